@@ -22,7 +22,6 @@ from provision.lockfile.differences import LockDiff, describe_diff, diff_locks
 from provision.lockfile.export import (
     ExportFormat,
     export_lock,
-    export_platform,
     export_platforms,
     main_entries,
     omitted_entries,

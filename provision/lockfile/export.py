@@ -43,27 +43,21 @@ _VERIFY = "`provision lock verify` lists what is wrong with the lock."
 
 
 def export_platforms(lock: LockFile, kind: ExportFormat, platform: str | None) -> tuple[str, ...]:
-    """The platforms to export: a pixi.lock holds all of them, other formats one."""
-    if kind == "pixi" and platform is None:
-        return tuple(sorted({entry.platform for entry in lock.entries} | set(lock.platforms)))
-    return (export_platform(lock, platform),)
-
-
-def export_platform(lock: LockFile, platform: str | None) -> str:
-    """The platform to export: `platform`, else the lock's only one, else linux-64.
+    """The platforms to export: `platform`, else all for a pixi.lock, else the lock's only one or
+    linux-64.
 
     Raises InvalidSpec, with the lock's platforms, if it is not locked.
     """
-    locked = sorted({entry.platform for entry in lock.entries} | set(lock.platforms))
-    if platform is None and len(locked) == 1:
-        return locked[0]
+    locked = tuple(sorted({entry.platform for entry in lock.entries} | set(lock.platforms)))
+    if platform is None and (kind == "pixi" or len(locked) == 1):
+        return locked
     platform = platform or PLATFORM
     if platform not in locked:
         raise InvalidSpec(
             f"{lock.path} is not locked for {platform}.",
             advice=f"--platform takes: {', '.join(locked) or 'none'}.",
         )
-    return platform
+    return (platform,)
 
 
 def main_entries(lock: LockFile, platform: str) -> tuple[LockedPackage, ...]:

@@ -6,15 +6,16 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec
 from provision.core.paths import ENVIRONMENT, VIRTUAL_PACKAGES
 from provision.core.platforms import PLATFORMS, Platform
+from provision.core.schema import schema_error
 from provision.core.yaml_text import YamlError, parse_yaml
 
-T = TypeVar("T")
+_ADVICE = "Correct it, or restore what spec.yml renders: provision render {name} --force"
 
 
 # Name -> version of what the solver may assume of a machine (`__glibc`, `__cuda`), sorted.
@@ -56,16 +57,20 @@ def read_inputs(
 
     Raises InvalidSpec with the file and the mistake.
     """
-    environment_path, machines_path = folder / ENVIRONMENT, folder / VIRTUAL_PACKAGES
-    document = _parse(environment, environment_path)
-    machines = _parse(virtual_packages, machines_path)
-    dependencies = _value(document, "dependencies", list, environment_path)
-    channels = _value(document, "channels", list, environment_path)
+    document = _parse(environment, folder / ENVIRONMENT)
+    machines = _parse(virtual_packages, folder / VIRTUAL_PACKAGES)
+    problem = schema_error({ENVIRONMENT: document, VIRTUAL_PACKAGES: machines}, "lock-inputs")
+    if problem:
+        raise InvalidSpec(
+            f"The inputs of the lock in {folder} are not valid: {problem}.",
+            advice=_ADVICE.format(name=folder.name),
+        )
+    dependencies = document["dependencies"]
     sections = [item for item in dependencies if isinstance(item, dict)]
-    pip = _value(sections[0], "pip", list, environment_path) if sections else []
+    pip = sections[0]["pip"] if sections else []
     # A folder that was copied or renamed need not be solved again.
     nameless = {key: value for key, value in document.items() if key != "name"}
-    channels = [channel for channel in channels if channel != "nodefaults"]
+    channels = [channel for channel in document["channels"] if channel != "nodefaults"]
     content = {**nameless, "channels": channels}
     return LockInputs(
         environment=environment,
@@ -74,7 +79,11 @@ def read_inputs(
         conda=tuple(str(item) for item in dependencies if not isinstance(item, dict)),
         pip=tuple(str(item) for item in pip),
         channels=tuple(map(str, channels)),
-        machines=_machines(machines, machines_path),
+        machines={
+            platform: tuple(sorted(machines["subdirs"][platform]["packages"].items()))
+            for platform in PLATFORMS
+            if platform in machines["subdirs"]
+        },
         sha256=_sha256(content, machines, as_of, sources),
         as_of=as_of,
         sources=tuple(sources),
@@ -90,32 +99,11 @@ def _sha256(document: Any, machines: Any, as_of: str | None, sources: Sequence[s
     return hashlib.sha256(json.dumps(hashed, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def _machines(document: Any, path: Path) -> dict[Platform, VirtualPackages]:
-    subdirs = _value(document, "subdirs", dict, path)
-    machines = {}
-    for platform in PLATFORMS:
-        if platform in subdirs:
-            packages = _value(subdirs[platform], "packages", dict, path)
-            if "__glibc" not in packages or not all(
-                isinstance(word, str) for word in (*packages, *packages.values())
-            ):
-                raise InvalidSpec(f"{path} has no texts of __glibc and others for {platform}.")
-            machines[platform] = tuple(sorted(packages.items()))
-    if not machines or len(machines) < len(subdirs):
-        raise InvalidSpec(f"{path} names other platforms than {', '.join(PLATFORMS)}.")
-    return machines
-
-
 def _parse(text: str, path: Path) -> Any:
     try:
         return parse_yaml(text)
     except YamlError as error:
-        raise InvalidSpec(error.in_file(path)) from error
-
-
-def _value(document: Any, key: str, kind: type[T], path: Path) -> T:
-    value = document.get(key) if isinstance(document, dict) else None
-    if not isinstance(value, kind):
-        name = "list" if kind is list else "mapping"
-        raise InvalidSpec(f"{path} has no {name} `{key}`.")
-    return value
+        raise InvalidSpec(
+            error.in_file(path),
+            advice=_ADVICE.format(name=path.parent.name),
+        ) from error

@@ -28,7 +28,7 @@ LIST_HEADER = re.compile(
 EXPLICIT = re.compile(r"^@EXPLICIT\s*$", re.MULTILINE)
 
 
-def environment_statements(file: str, text: str, selection: object = None) -> list[Statement]:
+def environment_statements(file: str, text: str, selection: object) -> list[Statement]:
     """An environment.yml, or what `conda env export` printed. Raises InvalidSpec with all that is of
     another form, each with its line."""
     document, lines = _read_yaml(file, text, "conda-environment")
@@ -78,7 +78,7 @@ def _is_export(document: Mapping[str, Any]) -> bool:
     return has_builds or any(match[1] in table("everywhere") for match in matches)
 
 
-def list_statements(file: str, text: str, selection: object = None) -> list[Statement]:
+def list_statements(file: str, text: str, selection: object) -> list[Statement]:
     """What `conda list --export` or `conda list` printed."""
     statements = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -93,7 +93,7 @@ def list_statements(file: str, text: str, selection: object = None) -> list[Stat
     return statements
 
 
-def explicit_statements(file: str, text: str, selection: object = None) -> list[Statement]:
+def explicit_statements(file: str, text: str, selection: object) -> list[Statement]:
     """A list of addresses, as `conda list --explicit` and conda-lock write it."""
     statements = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -115,7 +115,7 @@ def _package_of_archive(address: str) -> str:
     return "=".join(parts) if stem != filename and len(parts) == 3 else ""
 
 
-def lock_statements(file: str, text: str, selection: object = None) -> list[Statement]:
+def lock_statements(file: str, text: str, selection: object) -> list[Statement]:
     """A conda-lock.yml: the packages of one platform."""
     document, lines = _read_yaml(file, text, "conda-packages")
     statements = []

@@ -1,4 +1,4 @@
-"""What is decided of a project's files so far, and what became of each statement."""
+"""What is decided of a project's files, and what became of each statement."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from packaging.utils import canonicalize_name
 from provision.adapters import conda
 from provision.core.dataclass import frozen
 from provision.core.package_names import parse_distribution, url_filename
-from provision.core.platforms import Platform
+from provision.core.platforms import PLATFORM
 from provision.core.statements import PipRequirement, Statement
 from provision.project_files.account import Entry, Outcome
 
 CPU = "cpu"
 TORCH = ("torch", "pytorch", "pytorch-gpu", "pytorch-cpu", "libtorch")
 COMPANIONS = ("torchvision", "torchaudio")
+# What chooses a build of torch.
+OF_TORCH = (*TORCH, *COMPANIONS, "pytorch-cuda", "cudatoolkit", "cuda-version", "cpuonly")
 _OF_CONDA = ("python", "cudatoolkit", "pytorch-cuda", "cpuonly")
 _LOCAL = re.compile(r"\+(?:cu\d{3}|cpu|rocm[\d.]*|xpu)\b")
 
@@ -62,16 +64,20 @@ class Package:
 
 
 @dataclass(kw_only=True)
-class RequestDecision:
-    """One pass over the statements, for one Python.
+class Request:
+    """What statements come to, decided in one pass for one Python.
 
-    releases: of torch, that are allowed. unpaired: companions that go with any torch.
+    content: keys of spec.yml; `pip` has editables as `-e PATH`. cudas: the CUDA versions that they
+    allow, newest first, if they state CUDA and leave more than one. index_cuda: the CUDA of the
+    wheel that the index serves for a torch which pip's lines name exactly (`cpu` for none).
+    releases: of torch, that are allowed. unpaired: companions that go with any torch. ended: what
+    became of each statement. contradictions: of one file, or of what no release of torch meets.
+    is_disputed: some statements contradict each other.
     """
 
     statements: Sequence[Statement]
     choices: Choices
     python: str
-    platform: Platform
     located: Callable[[PipRequirement], str] | None
     content: dict[str, Any] = field(default_factory=dict)
     name: str | None = None
@@ -80,7 +86,7 @@ class RequestDecision:
     releases: list[str] = field(default_factory=list)
     packages: list[Package] = field(default_factory=list)
     unpaired: set[Statement] = field(default_factory=set)
-    entries: dict[Statement, Entry] = field(default_factory=dict)
+    ended: dict[Statement, Entry] = field(default_factory=dict)
     contradictions: list[str] = field(default_factory=list)
     is_disputed: bool = False
 
@@ -92,11 +98,22 @@ class RequestDecision:
             elif statement.kind == "conda":
                 self.packages += self._conda_package(statement)
 
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """What became of each statement, in the order of the files. An option that requests nothing,
+        like a hash, belongs to the requirement of its line."""
+        requests = {(one.file, one.line) for one in self.statements if one.kind != "ignored"}
+        return tuple(
+            self.ended[one]
+            for one in self.statements
+            if one.kind != "ignored" or one.next_step or (one.file, one.line) not in requests
+        )
+
     def _pip_package(self, statement: Statement) -> Iterator[Package]:
         requirement = statement.requirement
         assert requirement is not None
-        if not requirement.applies(self.python, self.platform):
-            reason = f"its marker does not hold for Python {self.python} on {self.platform}"
+        if not requirement.applies(self.python):
+            reason = f"its marker does not hold for Python {self.python} on {PLATFORM}"
             self.leave_out(statement, reason)
             return
         name = canonicalize_name(requirement.name)
@@ -144,7 +161,7 @@ class RequestDecision:
         reasons = (reason or statement.reason, statement.credential.rstrip("."))
         if statement.credential and outcome == "taken":
             outcome = "translated"
-        self.entries[statement] = Entry(
+        self.ended[statement] = Entry(
             file=statement.file,
             line=statement.line,
             text=statement.text,
@@ -188,28 +205,28 @@ class Narrowing:
     """The versions that statements allow together. is_open: nothing has narrowed them yet, so that
     versions which nobody knows are allowed. decisive: the statement that narrowed them last."""
 
-    decision: RequestDecision
+    request: Request
     allowed: list[str]
     is_open: bool
     decisive: Statement | None = None
 
-    def allows(self, statement: Statement, versions: Sequence[str]) -> bool:
-        """Take what a statement allows, if something remains."""
+    def take(
+        self, statement: Statement, versions: Sequence[str], option: str = "", what: str = ""
+    ) -> bool:
+        """Take what a statement allows, if something remains. Else it contradicts the others, if there
+        is an option that takes it instead. what: the versions that it is about."""
         fitting = [version for version in self.allowed if version in versions]
         if self.is_open and not fitting:
             fitting = list(versions)
         if fitting and fitting != self.allowed:
             self.decisive, self.is_open, self.allowed = statement, False, fitting
+        if not fitting and option and not self.is_open:
+            self.request.contradict(statement, self.decisive, option)
+        elif not fitting and option:
+            self.request.contradictions.append(
+                f"{statement.file}:{statement.line}: no release of PyTorch is for {what}."
+            )
         return bool(fitting)
-
-    def refuse(self, statement: Statement, option: str, what: str) -> None:
-        """A statement that leaves nothing. what: the versions that it is about."""
-        if not self.is_open:
-            self.decision.contradict(statement, self.decisive, option)
-            return
-        self.decision.contradictions.append(
-            f"{statement.file}:{statement.line}: no release of PyTorch is for {what}."
-        )
 
 
 def wheel_facts(requirement: PipRequirement) -> tuple[str, str]:

@@ -1,19 +1,21 @@
 """What Dockerfiles, definitions of Apptainer, shell scripts and READMEs install.
 
-Conditions are not evaluated: branches that install different builds contradict each other. Commands
-that install no packages state nothing.
+Conditions are not evaluated: branches that install different builds contradict each other, and what
+only some of them install is a note. Commands that install no packages state nothing.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 
+from provision.core.package_names import package_name
 from provision.core.requirement_lines import parse_lines
 from provision.core.statements import Kind, Statement
+from provision.project_files.decision import OF_TORCH
 from provision.project_files.rules import table
 from provision.project_files.toml_file import Selection
 
@@ -33,14 +35,22 @@ _PROJECT = re.compile(
     r"(?:^|[\s/])(?:(?:poetry|pdm|pipenv|pixi|uv|rye)\s+(?:install|sync)"
     r"|setup\.py\s+(?:install|develop))\b"
 )
+# The beginning of a command at which a condition of a shell begins, goes on or ends.
+_KEYWORD = re.compile(r"\W*(?:RUN\s+|then\s+|do\s+)*(if(?!.*:\s*$)|elif|else(?!:)|fi)\b")
+_INSTALLING = ("pip", "conda", "include")
 _FENCE = re.compile(r"\s*(?:```|~~~)")
 _CODE_SPAN = re.compile(r"`([^`]+)`")
 
+# The statements of a condition's branches.
+Condition = list[list[Statement]]
 
-def statements(file: str, text: str, selection: Selection | None = None) -> list[Statement]:
+
+def statements(file: str, text: str, selection: Selection) -> list[Statement]:
     """What a Dockerfile, a definition of Apptainer or a shell script states."""
     variables: dict[str, str] = {}
     stages: set[str] = set()
+    conditions: list[Condition] = []
+    open_conditions: list[Condition] = []
     result: list[Statement] = []
     for number, line in _logical_lines(text):
         line = _VARIABLE.sub(lambda name: variables.get(name[1], name[2] or name[0]), line.strip())
@@ -58,11 +68,55 @@ def statements(file: str, text: str, selection: Selection | None = None) -> list
                     result += parse_lines(words, file, number)
         if line.startswith("RUN ["):
             line = shlex.join(re.findall(r"\"([^\"]*)\"", line))
-        result += _installed(line, file, number)
+        for command in _SEPARATOR.split(line):
+            keyword = _KEYWORD.match(command)
+            if keyword and keyword[1] == "if":
+                conditions.append([[]])
+                open_conditions.append(conditions[-1])
+            elif keyword and keyword[1] == "fi":
+                open_conditions[-1:] = []
+            elif keyword and open_conditions:
+                open_conditions[-1].append([])
+            installed = list(_installed(command, file, number))
+            result += installed
+            for condition in open_conditions:
+                condition[-1] += installed
+    for condition in conditions:
+        result = _with_alternatives_as_notes(result, condition)
     return result
 
 
-def readme_statements(file: str, text: str, selection: Selection | None = None) -> list[Statement]:
+def _with_alternatives_as_notes(
+    statements: Sequence[Statement], condition: Condition
+) -> list[Statement]:
+    """The statements, with notes for what one branch installs and another one does not. Builds of
+    torch stay: they contradict each other."""
+    names = [{_name(one) for one in branch if one.kind in _INSTALLING} for branch in condition]
+    installing = list(filter(None, names))
+    everywhere = set.intersection(*installing) if installing else set()
+    alternatives = {
+        one
+        for branch in condition
+        for one in branch
+        if one.kind in _INSTALLING and _name(one) not in {*everywhere, *OF_TORCH}
+    }
+    result = []
+    for statement in statements:
+        if statement in alternatives and len(installing) > 1:
+            reason = "another branch of the condition installs other packages"
+            option = {"conda": "--conda ", "include": "-r "}.get(statement.kind, "")
+            step = f"provision add NAME {option}{shlex.quote(statement.value)}"
+            statement = statement.because(reason, step, kind="note")
+        result.append(statement)
+    return result
+
+
+def _name(statement: Statement) -> str:
+    """The package or file that a statement installs."""
+    return statement.value if statement.kind == "include" else package_name(statement.value)
+
+
+def readme_statements(file: str, text: str, selection: Selection) -> list[Statement]:
     """What a README's code blocks, code spans and indented lines install. Files that it names are
     notes: it may name one for each build."""
     stated: list[Statement] = []

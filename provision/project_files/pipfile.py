@@ -11,9 +11,9 @@ from provision.project_files.toml_file import Selection, TomlFile, read_toml
 _SETTINGS = ("source", "requires", "scripts", "pipenv")
 
 
-def statements(file: str, text: str, selection: Selection | None = None) -> list[Statement]:
+def statements(file: str, text: str, selection: Selection) -> list[Statement]:
     """What a Pipfile states. Raises InvalidSpec if it is malformed."""
-    stated = _statements(read_toml(file, text, "pipfile"), selection or Selection())
+    stated = _statements(read_toml(file, text, "pipfile"), selection)
     return sorted(stated, key=lambda statement: statement.line or 0)
 
 

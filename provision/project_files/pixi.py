@@ -21,9 +21,9 @@ _CONDA_TABLES = ("dependencies", "host-dependencies", "run-dependencies")
 _LINUX_TARGETS = ("unix", "linux", "linux-64")
 
 
-def statements(file: str, text: str, selection: Selection | None = None) -> list[Statement]:
+def statements(file: str, text: str, selection: Selection) -> list[Statement]:
     """What a pixi.toml states. Raises InvalidSpec if it is malformed."""
-    return list(table_statements(read_toml(file, text, "pixi"), (), selection or Selection()))
+    return list(table_statements(read_toml(file, text, "pixi"), (), selection))
 
 
 def table_statements(toml: TomlFile, root: Keys, selection: Selection) -> Iterator[Statement]:

@@ -16,7 +16,7 @@ from provision.core.statements import Statement
 from provision.project_files.toml_file import PYTHONS, Selection, TomlFile, parse_document
 
 
-def statements(file: str, text: str, selection: Selection | None = None) -> list[Statement]:
+def statements(file: str, text: str, selection: Selection) -> list[Statement]:
     """What a pylock.toml states. Raises InvalidSpec if the standard refuses it."""
     document = parse_document(file, text)
     try:
@@ -27,7 +27,6 @@ def statements(file: str, text: str, selection: Selection | None = None) -> list
             advice="Write it again with the tool that made it.",
         ) from error
     toml = TomlFile(file=file, text=text, document=document)
-    selection = selection or Selection()
     result = list(toml.stated({"requires-python": ("python", "")}))
     defaults = lock.default_groups or ()
     groups = [name for name in lock.dependency_groups or () if selection.takes("group", name)]

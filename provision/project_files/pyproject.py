@@ -34,7 +34,7 @@ TOOLS = ("uv", "poetry", "pdm", "hatch", "flit", "setuptools", "pixi", "rye")
 SCRIPT_METADATA = re.compile(r"^# /// script\n((?:#(?: .*)?\n)+?)# ///$", re.MULTILINE)
 
 
-def statements(file: str, text: str, selection: Selection | None = None) -> list[Statement]:
+def statements(file: str, text: str, selection: Selection) -> list[Statement]:
     """What a pyproject.toml states. Raises InvalidSpec if it is malformed."""
     document = parse_document(file, text)
     tools = document.get("tool")
@@ -45,11 +45,11 @@ def statements(file: str, text: str, selection: Selection | None = None) -> list
     }
     check_shape(file, document, "pyproject")
     toml = TomlFile(file=file, text=text, document=document)
-    reader = _PyProject(toml, selection or Selection())
+    reader = _PyProject(toml, selection)
     return sorted(reader.statements(), key=lambda statement: statement.line or 0)
 
 
-def script_statements(file: str, text: str, selection: Selection | None = None) -> list[Statement]:
+def script_statements(file: str, text: str, selection: Selection) -> list[Statement]:
     """What a script states about itself in its block of metadata (PEP 723). Raises InvalidSpec if
     that is malformed."""
     block = SCRIPT_METADATA.search(text)

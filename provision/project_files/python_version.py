@@ -11,7 +11,7 @@ from provision.project_files.toml_file import Selection
 _VERSION = re.compile(r"(?:python|cpython)?[-@ ]?\s*(\d+\.\d+)(\.\d+\w*)?t?(?:-.*)?")
 
 
-def statements(file: str, text: str, selection: Selection | None = None) -> list[Statement]:
+def statements(file: str, text: str, selection: Selection) -> list[Statement]:
     """What such a file states; the first version counts, as in pyenv."""
     result: list[Statement] = []
     for number, line in enumerate(text.splitlines(), 1):

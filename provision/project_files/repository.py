@@ -18,12 +18,11 @@ from pathlib import PurePath
 
 from provision.core.package_names import package_name
 from provision.core.statements import Statement
-from provision.project_files.decision import COMPANIONS, TORCH
+from provision.project_files.decision import COMPANIONS, OF_TORCH, TORCH
 from provision.project_files.requirements import shell_words
 from provision.project_files.rules import table
 
 _REQUESTS = ("pip", "conda")
-_OF_TORCH = (*TORCH, *COMPANIONS, "pytorch-cuda", "cudatoolkit", "cuda-version", "cpuonly")
 _OF_BUILDS = ("cuda", "index", "extra-index", "find-links")
 
 
@@ -116,7 +115,7 @@ def _of_text(
     decided = {package_name(item.value) for item in earlier if item.kind in (*_REQUESTS, "name")}
     known = {"", *decided, *table("files")["installers"]}
     has_torch = not decided.isdisjoint(TORCH)
-    torch_lines = {(item.file, item.line) for item in statements if _package(item) in _OF_TORCH}
+    torch_lines = {(item.file, item.line) for item in statements if _package(item) in OF_TORCH}
     has_python = any(_package(item) == "python" for item in earlier)
     pythons = {item.value for item in statements if _package(item) == "python"}
     for statement in statements:
@@ -126,7 +125,7 @@ def _of_text(
         if name == "python":
             counts, is_build = not has_python and len(pythons) == 1, True
         else:
-            is_build = name in _OF_TORCH or statement.kind in _OF_BUILDS
+            is_build = name in OF_TORCH or statement.kind in _OF_BUILDS
             narrows_torch = narrows and (statement.file, statement.line) in torch_lines
             counts = is_build and (narrows_torch or not has_torch)
         if counts or statement.kind in ("note", "unknown", "include"):

@@ -14,7 +14,7 @@ from provision.core.statements import PipRequirement, Statement
 PIP_TABLE = re.compile(r"\s*Package\s+Version\b.*\n[-\s]+\n")
 
 
-def table_statements(file: str, text: str, selection: object = None) -> list[Statement]:
+def table_statements(file: str, text: str, selection: object) -> list[Statement]:
     """What `pip list` printed."""
     statements = []
     for number, line in enumerate(text.splitlines(), 1):

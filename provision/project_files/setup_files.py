@@ -63,7 +63,7 @@ def _statements(
                 yield statement
 
 
-def cfg_statements(file: str, text: str, selection: Selection | None = None) -> list[Statement]:
+def cfg_statements(file: str, text: str, selection: Selection) -> list[Statement]:
     """What a setup.cfg states. Raises InvalidSpec if it is malformed."""
     parser = configparser.ConfigParser(interpolation=None, strict=False)
     try:
@@ -81,7 +81,7 @@ def cfg_statements(file: str, text: str, selection: Selection | None = None) -> 
                 keywords.append(("extras_require", option, items))
             else:
                 keywords.append((option.replace("-", "_"), "", items))
-    return list(_statements(file, keywords, selection or Selection()))
+    return list(_statements(file, keywords, selection))
 
 
 def _listed(value: str, text: str) -> list[_Item]:
@@ -100,9 +100,7 @@ def _listed(value: str, text: str) -> list[_Item]:
     return items
 
 
-def setup_py_statements(
-    file: str, text: str, selection: Selection | None = None
-) -> list[Statement]:
+def setup_py_statements(file: str, text: str, selection: Selection) -> list[Statement]:
     """What a setup.py states. Raises InvalidSpec if it is no Python."""
     try:
         with warnings.catch_warnings():
@@ -114,7 +112,7 @@ def setup_py_statements(
             f"{file} cannot be read as a program of Python 3: {error}.",
             advice="Write its requirements into a requirements.txt.",
         ) from error
-    return list(_statements(file, keywords, selection or Selection()))
+    return list(_statements(file, keywords, selection))
 
 
 class _Program:

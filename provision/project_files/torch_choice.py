@@ -4,107 +4,101 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from provision import catalog, sources
 from provision.core.errors import InvalidSpec, NoSuchBuild
+from provision.core.platforms import PLATFORM
 from provision.core.statements import Statement
 from provision.project_files.account import Outcome
-from provision.project_files.decision import COMPANIONS, Narrowing, Package, RequestDecision
+from provision.project_files.decision import COMPANIONS, Narrowing, Package, Request
 
 EXACT = re.compile(r"\s*={2,3}\s*(\d+(?:\.\d+)*)\s*")
 
 
-def decide_torch(
-    decision: RequestDecision, torch: Sequence[Package], companions: Sequence[Package]
-) -> None:
+def decide_torch(request: Request, torch: Sequence[Package], companions: Sequence[Package]) -> None:
     """Set torch, and whether its companions are requested."""
-    table = list(catalog.releases())
-    choice = decision.choices.torch
-    allowed = (_matching(choice) or [choice]) if choice else table
-    narrowing = Narrowing(decision, allowed, is_open=not choice)
+    releases, choice = catalog.releases(), request.choices.torch
+    allowed = (_matching(choice) or [choice]) if choice else list(releases)
+    narrowing = Narrowing(request, allowed, is_open=not choice)
     clauses: list[str] = []
     for package in torch:
         if package.channel in sources.names():
-            decision.content["source"] = package.channel
+            request.content["source"] = package.channel
         expression = _expression(package)
         # What the facts do not know, the resolver refuses, with what there is.
-        if not expression:
-            continue
-        if narrowing.allows(package.statement, _matching(expression) or [expression]):
+        option, what = f"--torch {shlex.quote(expression)}", f"torch `{expression}`"
+        versions = _matching(expression) or [expression]
+        if expression and narrowing.take(package.statement, versions, option, what):
             clauses.append(expression)
-        else:
-            option = f"--torch {shlex.quote(expression)}"
-            narrowing.refuse(package.statement, option, f"torch `{expression}`")
     for package in companions:
-        releases = _paired(package)
-        if not decision.choices.companions:
-            decision.unpaired.add(package.statement)
-        elif package.specifier and not narrowing.allows(package.statement, releases):
-            # Later releases of torchaudio require no single release of torch.
-            pins_torch = package.name != "torchaudio" or any(
-                release.torchaudio_pins_torch
-                for version, release in catalog.releases().items()
-                if version in narrowing.allowed
-            )
-            if releases and pins_torch:
-                option = f"--torch {releases[-1]}"
-                narrowing.refuse(package.statement, option, f"`{package.statement.text}`")
-            else:
-                decision.unpaired.add(package.statement)
-    decision.releases = narrowing.allowed
-    expression = choice or _joined(clauses, narrowing.allowed, table)
+        statement, paired = package.statement, _paired(package)
+        # Later releases of torchaudio require no single release of torch.
+        pins_torch = package.name != "torchaudio" or any(
+            releases[version].torchaudio_pins_torch
+            for version in narrowing.allowed
+            if version in releases
+        )
+        option = f"--torch {paired[-1]}" if paired and pins_torch else ""
+        if not request.choices.companions:
+            request.unpaired.add(statement)
+        elif package.specifier:
+            fits = narrowing.take(statement, paired, option, f"`{statement.text}`")
+            if not fits and not option:
+                request.unpaired.add(statement)
+    request.releases = narrowing.allowed
+    expression = choice or _joined(clauses, narrowing.allowed)
     if expression:
-        decision.content["torch"] = expression
+        request.content["torch"] = expression
     if torch or companions:
-        decision.content["companions"] = bool(companions)
-    _judge_index_default(decision, torch)
+        request.content["companions"] = bool(companions)
+    # An exact torch of pip's lines names one wheel of the index, and so its CUDA.
+    is_exact = any(one.requirement and EXACT.fullmatch(one.specifier) for one in torch)
+    release = releases.get(request.releases[0])
+    if is_exact and release and len(request.releases) == 1:
+        default = release.index_default.get(PLATFORM)
+        request.index_cuda = catalog.cuda_of_tag(default.build) if default else None
 
 
-def torch_pythons(decision: RequestDecision) -> set[str]:
+def torch_pythons(request: Request) -> set[str]:
     """The Pythons for which the allowed releases have wheels, which are taken where they exist."""
     pythons: set[str] = set()
-    for version in decision.releases:
+    for version in request.releases:
         release = catalog.releases().get(version)
-        if release is None or decision.choices.python:
-            return {decision.python}
+        if release is None or request.choices.python:
+            return {request.python}
         pythons.update(release.python)
     return pythons
 
 
-def end_torch(
-    decision: RequestDecision, torch: Sequence[Package], with_cuda: Sequence[Statement], cuda: str
-) -> None:
-    """The entries of torch and its companions."""
-    release = str(decision.content.get("torch", ""))
+def end_torch(request: Request, torch: Sequence[Package], of_cuda: Mapping[Statement, str]) -> None:
+    """The entries of torch and its companions. of_cuda: what the statements about CUDA became."""
+    release = str(request.content.get("torch", ""))
     for package in torch:
         statement = package.statement
-        if statement in decision.entries or statement in decision.unpaired:
+        if statement in request.ended or statement in request.unpaired:
             continue
         became = [f'torch: "{release}"'] if package.specifier and release else []
-        if statement in with_cuda and cuda:
-            became.append(cuda)
-        if package.channel and package.channel == decision.content.get("source"):
+        became += filter(None, [of_cuda.get(statement)])
+        if package.channel and package.channel == request.content.get("source"):
             became.append(f"source: {package.channel}")
         if package.name in COMPANIONS and not became:
             became.append("companions: true")
+        build = "cpu" if "cpu" in request.content else request.content.get("cuda")
+        is_other = package.local and build and catalog.cuda_of_tag(package.local[1:]) != build
+        reason = f"the build of the environment is another one than {package.local}"
         is_same = not package.specifier or release == _expression(package)
-        is_taken = is_same and statement not in with_cuda and not statement.reason
+        is_taken = is_same and statement not in of_cuda and not statement.reason and not is_other
         outcome: Outcome = "taken" if is_taken else "translated"
-        decision.end(statement, outcome, became=", ".join(became) or "torch")
-
-
-def _judge_index_default(decision: RequestDecision, torch: Sequence[Package]) -> None:
-    """An exact torch of pip's lines names one wheel of the index, and so its CUDA."""
-    release = catalog.releases().get(decision.releases[0])
-    if release is None or len(decision.releases) > 1:
-        return
-    default = release.index_default.get(decision.platform)
-    if default and any(one.requirement and EXACT.fullmatch(one.specifier) for one in torch):
-        decision.index_cuda = catalog.cuda_of_tag(default.build)
+        request.end(
+            statement,
+            outcome,
+            became=", ".join(became) or "torch",
+            reason=reason if is_other else "",
+        )
 
 
 def _expression(package: Package) -> str:
@@ -131,15 +125,12 @@ def _matching(expression: str) -> list[str]:
     return [version for version in catalog.releases() if version in versions]
 
 
-def _joined(clauses: Sequence[str], allowed: list[str], table: Sequence[str]) -> str:
+def _joined(clauses: Sequence[str], allowed: list[str]) -> str:
     """One expression for all of them. allowed: the releases that it means."""
     for clause in clauses:
-        if re.fullmatch(r"\d+\.\d+\.\d+.*", clause):
+        if "|" not in clause and (_matching(clause) or [clause]) == allowed:
             return clause
-    different = {tuple(_matching(clause)) or clause: clause for clause in clauses}
-    if len(different) == 1 and "|" not in clauses[0] and _matching(clauses[0]) in ([], allowed):
-        return clauses[0]
-    if list(allowed) == list(table):
+    if allowed == list(catalog.releases()):
         return ""
     return allowed[0] if len(allowed) == 1 else f">={allowed[0]},<={allowed[-1]}"
 

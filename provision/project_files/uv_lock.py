@@ -21,9 +21,9 @@ Package = Mapping[str, Any]
 _CONFLICT = re.compile(r"extra (==|!=) '(extra|group)-(\d+)-([^']+)'")
 
 
-def statements(file: str, text: str, selection: Selection | None = None) -> list[Statement]:
+def statements(file: str, text: str, selection: Selection) -> list[Statement]:
     """What a uv.lock states. Raises InvalidSpec if it is malformed."""
-    return list(_UvLock(read_toml(file, text, "uv-lock"), selection or Selection()).statements())
+    return list(_UvLock(read_toml(file, text, "uv-lock"), selection).statements())
 
 
 class _UvLock:

@@ -7,7 +7,7 @@ are declared in `core/spec_fields.py`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from provision.core.package_names import package_name
 from provision.core.platforms import PLATFORM, PLATFORMS, Platform
 from provision.core.requirement_urls import source_address, source_packages
 from provision.core.schema import schema_error
-from provision.core.spec_fields import SPEC_KEYS, BuildSettings, Kind, Spec, SpecContent, SpecKey
+from provision.core.spec_fields import SPEC_KEYS, BuildSettings, Spec, SpecContent, SpecKey
 from provision.core.yaml_text import (
     YamlError,
     compose_yaml,
@@ -274,15 +274,17 @@ def _value_problem(key: SpecKey, value: Any, scalar: str | None = None) -> str |
     if key.is_list:
         return _list_problem(key, value)
     if isinstance(value, str):
-        return _rocm_problem(key, value) or _TEXT_PROBLEMS[key.kind](key, value)
+        return _text_problem(key, value)
     if value is None:
         return f"`{key.name}` has no value; give it one, or leave the line out."
     if isinstance(value, (list, dict, set)):
         return f"`{key.name}` is one text, not `{value}`."
     # YAML reads 2.10 without quotes as the number 2.1, and yes as true: quote the file's own text.
     text = str(value) if scalar is None else scalar
-    problem = _TEXT_PROBLEMS[key.kind](key, text)
-    return problem or f'`{key.name}` must be text; write it in quotes: {key.name}: "{text}".'
+    return (
+        _text_problem(key, text)
+        or f'`{key.name}` must be text; write it in quotes: {key.name}: "{text}".'
+    )
 
 
 def _rocm_problem(key: SpecKey, value: str) -> str | None:
@@ -295,49 +297,38 @@ def _rocm_problem(key: SpecKey, value: str) -> str | None:
     )
 
 
-def _pattern_problem(key: SpecKey, value: str) -> str | None:
-    if re.fullmatch(key.pattern, value):
-        return None
-    return f"`{key.name}` must be like {key.example}, not `{value}`."
+def _text_problem(key: SpecKey, value: str) -> str | None:
+    if problem := _rocm_problem(key, value):
+        return problem
+    if key.kind in ("choice", "source"):
+        choices = sources.allowed_choices(key)
+        expected, is_valid = f"one of {', '.join(choices)}", value in choices
+    elif key.kind == "release":
+        expected, is_valid = f"like {key.example}", _is_release(value)
+    elif key.kind == "day":
+        expected, is_valid = "a day like 2024-06-30", _is_day(value)
+    else:
+        expected = f"like {key.example}"
+        is_valid = re.fullmatch(key.pattern, value) is not None
+    return None if is_valid else f"`{key.name}` must be {expected}, not `{value}`."
 
 
-def _choice_problem(key: SpecKey, value: str) -> str | None:
-    choices = sources.allowed_choices(key)
-    if value in choices:
-        return None
-    return f"`{key.name}` is one of {', '.join(choices)}, not `{value}`."
-
-
-def _release_problem(key: SpecKey, value: str) -> str | None:
+def _is_release(value: str) -> bool:
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
     if value == "latest" or re.fullmatch(r"(0|[1-9]\d*)(\.(0|[1-9]\d*)){0,2}(\.dev\d+)?", value):
-        return None
+        return True
     try:
-        if re.fullmatch(r"[0-9A-Za-z.*,<>=!~ ]+", value) and SpecifierSet(value):
-            return None
+        return bool(re.fullmatch(r"[0-9A-Za-z.*,<>=!~ ]+", value) and SpecifierSet(value))
     except InvalidSpecifier:
-        pass  # reported below
-    return f"`{key.name}` must be like {key.example}, not `{value}`."
+        return False
 
 
-def _day_problem(key: SpecKey, value: str) -> str | None:
+def _is_day(value: str) -> bool:
     try:
-        if re.fullmatch(r"\d{4}-\d\d-\d\d", value) and date.fromisoformat(value):
-            return None
+        return bool(re.fullmatch(r"\d{4}-\d\d-\d\d", value) and date.fromisoformat(value))
     except ValueError:
-        pass  # reported below
-    return f"`{key.name}` is a day like 2024-06-30, not `{value}`."
-
-
-_TEXT_PROBLEMS: dict[Kind, Callable[[SpecKey, str], str | None]] = {
-    "text": _pattern_problem,
-    "python": _pattern_problem,
-    "choice": _choice_problem,
-    "source": _choice_problem,
-    "release": _release_problem,
-    "day": _day_problem,
-}
+        return False
 
 
 def _list_problem(key: SpecKey, value: Any) -> str | None:

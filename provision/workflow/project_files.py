@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import re
 from collections.abc import Callable
@@ -41,7 +42,7 @@ _REQUEST_OF = {
     "pixi.lock": "pixi.toml",
 }
 _LISTED = re.compile(r"[\w.-]+=[^=\s]+=[^=\s]+")
-# The readers of files that always have the same name, or whose names end so.
+# The readers of files by the patterns of their names; the first that fits counts.
 _READERS: dict[str, Reader] = {
     "pyproject.toml": pyproject.statements,
     "pixi.toml": pixi.statements,
@@ -51,6 +52,18 @@ _READERS: dict[str, Reader] = {
     "uv.lock": uv_lock.statements,
     ".python-version": python_version.statements,
     ".tool-versions": python_version.statements,
+    "pylock*.toml": pylock.statements,
+    "*.toml": pyproject.statements,
+    "*.py": pyproject.script_statements,
+    "*.sh": install_text.statements,
+    "*.def": install_text.statements,
+    "Singularity": install_text.statements,
+    "Containerfile": install_text.statements,
+    "*[Dd]ockerfile*": install_text.statements,
+    "*.md": install_text.readme_statements,
+    "*.rst": install_text.readme_statements,
+    "README*": install_text.readme_statements,
+    "INSTALL*": install_text.readme_statements,
 }
 
 
@@ -90,22 +103,15 @@ def _reader(path: Path, text: str) -> Reader:
             f"{_shown(path)} does not say what was requested: every package of every group is in it.",
             advice=f"provision import {_shown(path.with_name(_REQUEST_OF[path.name]))}",
         )
-    if path.name in _READERS:
-        return _READERS[path.name]
     if path.name == "runtime.txt" and text.startswith("python-"):
         return python_version.statements
-    if path.suffix == ".py" or pyproject.SCRIPT_METADATA.search(text):
+    if pyproject.SCRIPT_METADATA.search(text):
         return pyproject.script_statements
-    if path.suffix in (".sh", ".def") or path.name in ("Singularity", "Containerfile"):
-        return install_text.statements
-    if path.suffix in (".md", ".rst") or path.name.startswith(("README", "INSTALL")):
-        return install_text.readme_statements
+    for pattern, reader in _READERS.items():
+        if fnmatch.fnmatchcase(path.name, pattern):
+            return reader
     if path.suffix in (".yml", ".yaml", ".json"):
         return _yaml_reader(path, text)
-    if path.suffix == ".toml":
-        return pylock.statements if path.name.startswith("pylock") else pyproject.statements
-    if "dockerfile" in path.name.lower():
-        return install_text.statements
     if conda.EXPLICIT.search(text):
         return conda.explicit_statements
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]

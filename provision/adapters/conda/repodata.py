@@ -7,6 +7,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,6 @@ from provision.adapters.http import retry
 from provision.core.dataclass import frozen
 from provision.core.errors import IntegrityError, Unreachable
 from provision.core.mirrors import NO_MIRRORS, Mirrors
-from provision.core.platforms import Platform
 
 if TYPE_CHECKING:
     import rattler
@@ -50,33 +50,25 @@ class ChannelRecords:
 
     def __init__(self, solver: Solver, request: SolveRequest) -> None:
         self._solver, self._request = solver, request
-        self._cache: dict[tuple[str, str, Platform], list[rattler.RepoDataRecord]] = {}
 
-    def find(self, spec: str, platform: Platform | None = None) -> tuple[ChannelRecord, ...]:
+    def find_visible(self, spec: str) -> tuple[ChannelRecord, ...]:
+        """Those that the solver may choose."""
+        return tuple(record for record in self.find(spec) if record.visible)
+
+    def find(self, spec: str) -> tuple[ChannelRecord, ...]:
         """The records that a requirement admits: by channel in order of priority, newest first."""
+        import rattler
+
         spec_channel, _, spec_in_channel = spec.rpartition("::")
         matching: list[ChannelRecord] = []
         for channel in self._request.channels:
             if spec_channel and channel_url(channel) != channel_url(spec_channel):
                 continue
-            records = self._query(channel, spec_in_channel, platform or self._request.platform)
+            request = replace(self._request, channels=(channel,))
+            records = self._solver.records(request, [rattler.MatchSpec(spec_in_channel)])
             for record in sorted(records, reverse=True):
                 matching.append(self._channel_record(record, channel))
         return tuple(matching)
-
-    def _query(self, channel: str, spec: str, platform: Platform) -> list[rattler.RepoDataRecord]:
-        import rattler
-
-        key = (channel, spec, platform)
-        if key not in self._cache:
-            query = self._solver.gateway().query(
-                [self._solver.source(channel)],
-                [platform, "noarch"],
-                [rattler.MatchSpec(spec)],
-                recursive=False,
-            )
-            self._cache[key] = [record for records in run(query) for record in records]
-        return self._cache[key]
 
     def _channel_record(self, record: rattler.RepoDataRecord, channel: str) -> ChannelRecord:
         date = record.indexed_timestamp or record.timestamp

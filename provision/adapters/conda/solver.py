@@ -98,23 +98,28 @@ class Solver:
 
         A C library may have the name of another project's wheel (xxhash, zstd, graphviz).
         """
+        python_packages = set()
+        for record in self.records(request, list(names)):
+            if needs_python(dependency.split()[0] for dependency in record.depends):
+                python_packages.add(record.name.normalized)
+        return python_packages
+
+    def records(
+        self, request: SolveRequest, specs: Sequence[rattler.MatchSpec | str]
+    ) -> list[rattler.RepoDataRecord]:
+        """The records of a request's channels that requirements admit, channel by channel. Raises
+        Unreachable."""
         import rattler
 
-        channels = [rattler.Channel(url) for url in self._channel_urls(request)]
-        specs = list(names)
+        sources = [rattler.Channel(url) for url in self._channel_urls(request)]
 
-        def read() -> list[list[rattler.RepoDataRecord]]:
+        def read() -> list[rattler.RepoDataRecord]:
             query = self.gateway().query(
-                channels, [request.platform, "noarch"], specs, recursive=False
+                sources, [request.platform, "noarch"], list(specs), recursive=False
             )
-            return run(query)
+            return [record for records in run(query) for record in records]
 
-        python_packages = set()
-        for records in _from_channels(request, read):
-            for record in records:
-                if needs_python(dependency.split()[0] for dependency in record.depends):
-                    python_packages.add(record.name.normalized)
-        return python_packages
+        return _from_channels(request, read)
 
     def unreachable_channels(self, channels: Sequence[str], platform: Platform) -> dict[str, str]:
         """Channels that do not serve records for a platform, each with the reason. Asks all at
@@ -202,14 +207,11 @@ class Solver:
         ]
         preferred_urls = {package.url for package in request.prefer}
         channel_urls = self._channel_urls(request)
-        sources = [rattler.Channel(url) for url in channel_urls]
-        query = self.gateway().query(sources, [request.platform, "noarch"], specs, recursive=False)
-        preferred = []
-        for records in run(query):
-            for record in records:
-                if _canonical_url(record, channel_urls) in preferred_urls:
-                    preferred.append(record)
-        return preferred
+        return [
+            record
+            for record in self.records(request, specs)
+            if _canonical_url(record, channel_urls) in preferred_urls
+        ]
 
     def _matchspec(self, spec: str) -> rattler.MatchSpec:
         """A requirement as rattler understands it; `channel::package` names the channel where it is

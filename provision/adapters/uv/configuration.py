@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -92,35 +92,28 @@ class IndexTable(TypedDict, total=False):
 class IndexSettings:
     """Where uv finds wheels, in the terms of uv.toml.
 
-    indexes: tables of `[[index]]`. local_indexes, local_find_links: those on this machine's disk,
-    used only if the others have no answer. best_match: the best version of all indexes, as pip
+    indexes: tables of `[[index]]`. local: those on this machine's disk, used only if the others have
+    no answer. best_match: the best version of all indexes, as pip
     does; uv by itself stops at the first index that has the name. further: other keys of uv.toml.
     origins: the settings that were taken over, and ignored: uv's that are left out, for people.
     """
 
     indexes: tuple[IndexTable, ...] = ()
     find_links: tuple[str, ...] = ()
-    local_indexes: tuple[IndexTable, ...] = ()
-    local_find_links: tuple[str, ...] = ()
+    local: IndexSettings | None = None
     best_match: bool = False
     offline: bool = False
     further: Mapping[str, object] = field(default_factory=dict)
     origins: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
 
-    @property
-    def has_local(self) -> bool:
-        return bool(self.local_indexes or self.local_find_links)
-
-    @property
-    def with_local(self) -> IndexSettings:
+    def with_local(self, local: IndexSettings) -> IndexSettings:
         """The same with the disk's locations, after the others."""
         return replace(
             self,
-            indexes=(*self.indexes, *self.local_indexes),
-            find_links=(*self.find_links, *self.local_find_links),
-            local_indexes=(),
-            local_find_links=(),
+            indexes=(*self.indexes, *local.indexes),
+            find_links=(*self.find_links, *local.find_links),
+            local=None,
         )
 
     @property
@@ -163,21 +156,21 @@ def read_uv_settings(environ: Mapping[str, str]) -> IndexSettings:
     """
     indexes, find_links, origins = _from_variables(environ)
     further: dict[str, object] = {}
-    ignored = []
+    ignored: list[str] = []
     for path in uv_files(environ):
-        tables = _setting_tables(path)
-        for name in sorted({key for table in tables for key in table if key != "pip"}):
-            if name in INDEX_KEYS or name in HONORED_KEYS or _is_link_mode(name, tables):
-                origins.append(f"{name} of {path}")
-            else:
-                ignored.append(f"{name} of {path}")
-        for table in tables:
+        names: dict[str, bool] = {}  # whether a setting is honored
+        for table in _setting_tables(path):
             file_indexes, file_links = _indexes_of(table, path.parent)
             indexes += file_indexes
             find_links += file_links
             for name, value in table.items():
-                if name in HONORED_KEYS or _is_link_mode(name, tables):
+                is_honored = name in HONORED_KEYS or (name == "link-mode" and value in LINK_MODES)
+                if is_honored:
                     further.setdefault(name, value)
+                if name != "pip":
+                    names[name] = names.get(name, True) and (is_honored or name in INDEX_KEYS)
+        for name in sorted(names):
+            (origins if names[name] else ignored).append(f"{name} of {path}")
     # The first default wins, as for uv.
     defaults = [index for index in indexes if index.get("default")]
     return IndexSettings(
@@ -288,12 +281,6 @@ def _setting_tables(path: Path) -> list[UvTable]:
         ) from error
     section = content.get("pip")
     return [section, content] if isinstance(section, dict) else [content]
-
-
-def _is_link_mode(name: str, tables: Iterable[UvTable]) -> bool:
-    if name != "link-mode":
-        return False
-    return all(table.get(name, "copy") in LINK_MODES for table in tables)
 
 
 def _indexes_of(table: UvTable, folder: Path) -> tuple[list[IndexTable], list[str]]:

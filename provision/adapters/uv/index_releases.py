@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from provision.adapters.http import HttpClient
-from provision.adapters.uv.configuration import with_login
+from provision.adapters.uv.configuration import IndexSettings, with_login
 from provision.adapters.uv.index_page import IndexFile, parse_page
 from provision.adapters.uv.indexes import index_settings, pip_settings, pypi_url
 from provision.adapters.uv.resolve_request import UV_GLIBC, UV_MACHINE, ResolveRequest
@@ -56,10 +56,10 @@ def index_releases(name: str, request: ResolveRequest) -> tuple[IndexRelease, ..
     tags = request_tags(request)
     found: dict[Version, IndexRelease] = {}
     settings = index_settings(request.build_path, request.mirrors)
-    local_urls = [str(index["url"]) for index in settings.local_indexes]
+    local = settings.local or IndexSettings()
     groups = (
         (index_urls(request.build_path, request.mirrors), settings.find_links),
-        (local_urls, settings.local_find_links),
+        ([str(index["url"]) for index in local.indexes], local.find_links),
     )
     with HttpClient(pip_settings()) as client:
         for urls, links in groups:

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -33,6 +33,9 @@ def index_settings(build_path: str | None = None, mirrors: Mirrors = NO_MIRRORS)
         return _mirror_folder_settings(mirrors)
     settings = configured_settings()
     settings = _mirrored(settings, mirrors)
+    if mirrors.index:
+        others = [index for index in settings.indexes if not index.get("default")]
+        settings = replace(settings, indexes=({"url": mirrors.index, "default": True}, *others))
     torch_url = torch_index_url(build_path) if build_path else None
     if torch_url is None:
         return settings
@@ -69,19 +72,13 @@ def _mirror_folder_settings(mirrors: Mirrors) -> IndexSettings:
 
 
 def _mirrored(settings: IndexSettings, mirrors: Mirrors) -> IndexSettings:
-    def tables(indexes: Sequence[IndexTable]) -> tuple[IndexTable, ...]:
-        return tuple({**index, "url": mirrors.actual_url(index["url"])} for index in indexes)
-
-    indexes = tables(settings.indexes)
-    if mirrors.index:
-        others = [index for index in indexes if not index.get("default")]
-        indexes = ({"url": mirrors.index, "default": True}, *others)
     return replace(
         settings,
-        indexes=indexes,
+        indexes=tuple(
+            {**index, "url": mirrors.actual_url(index["url"])} for index in settings.indexes
+        ),
         find_links=tuple(map(mirrors.actual_url, settings.find_links)),
-        local_indexes=tables(settings.local_indexes),
-        local_find_links=tuple(map(mirrors.actual_url, settings.local_find_links)),
+        local=_mirrored(settings.local, mirrors) if settings.local else None,
     )
 
 
@@ -151,26 +148,28 @@ def _from_pip(settings: Mapping[str, str]) -> IndexSettings:
     names = ("index-url", "extra-index-url", "find-links")
     main, *lists = (settings.get(name, "") for name in names)
     extra, locations = (text.split() for text in lists)
-    indexes: list[IndexTable] = []
-    if main:
-        indexes.append({"url": main, "default": True})
-    links = []
-    for location in locations:
-        if "://" not in location:
-            location = str(Path(location).expanduser().absolute())
-        links.append(location)
-    local_links = [link for link in links if "://" not in link or link.startswith("file:")]
-    local_extra = [url for url in extra if url.startswith("file:")]
-    indexes += [{"url": url} for url in extra if url not in local_extra]
+    links = [
+        location if "://" in location else str(Path(location).expanduser().absolute())
+        for location in locations
+    ]
+    local = IndexSettings(
+        indexes=tuple({"url": url} for url in extra if url.startswith("file:")),
+        find_links=tuple(filter(_is_local, links)),
+    )
+    indexes: list[IndexTable] = [{"url": main, "default": True}] if main else []
+    indexes += [{"url": url} for url in extra if not url.startswith("file:")]
     origins = [f"pip's {name}" for name in names if settings.get(name)]
     return IndexSettings(
         indexes=tuple(indexes),
-        find_links=tuple(link for link in links if link not in local_links),
-        local_indexes=tuple({"url": url} for url in local_extra),
-        local_find_links=tuple(local_links),
+        find_links=tuple(link for link in links if not _is_local(link)),
+        local=local if local.indexes or local.find_links else None,
         best_match=bool(origins),
         origins=tuple(origins),
     )
+
+
+def _is_local(location: str) -> bool:
+    return "://" not in location or location.startswith("file:")
 
 
 def canonical_file_url(url: str, sha256: str, mirrors: Mirrors) -> str:

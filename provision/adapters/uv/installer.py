@@ -93,44 +93,36 @@ def _install(
     downloads and unpacks each time (tried)."""
     files = [package for package in packages if not package.is_source]
     sources = [package for package in packages if package.is_source]
-    if sources:
-        _install_sources(sources, interpreter, indexes, *flags, show_bars=show_bars)
+    if sources:  # uv builds them, and takes no hashes for them
+        text = "".join(map(_source_requirement, sources))
+        _pip_install(text, interpreter, indexes, *flags, show_bars=show_bars)
     if not files:
         return
-    with temporary_directory("uv") as folder:
-        requirements = folder / "requirements.txt"
-        requirements.write_text(hashed_requirements(files, mirrors))
-        command: list[str | Path] = [uv_executable(), "pip", "install", "--python", interpreter]
-        command += ["--no-deps", "--require-hashes", "--no-python-downloads"]
-        command += [*flags, "-r", requirements]
-        try:
-            run_uv(command, indexes, show=show_bars)
-        except Unsolvable as error:
-            raise Unreachable(
-                f"A locked package is gone from the index: {error.message.partition(': ')[2]}",
-                advice="Run `provision lock --relock` to choose versions that are still served.",
-                details=error.details,
-            ) from error
+    text = hashed_requirements(files, mirrors)
+    try:
+        _pip_install(text, interpreter, indexes, *flags, "--require-hashes", show_bars=show_bars)
+    except Unsolvable as error:
+        raise Unreachable(
+            f"A locked package is gone from the index: {error.message.partition(': ')[2]}",
+            advice="Run `provision lock --relock` to choose versions that are still served.",
+            details=error.details,
+        ) from error
 
 
-def _install_sources(
-    packages: Sequence[LockedPackage],
-    interpreter: Path,
-    indexes: IndexSettings,
-    *flags: str | Path,
-    show_bars: bool,
+def _source_requirement(package: LockedPackage) -> str:
+    """A git repository at its commit, or an editable folder."""
+    if package.is_editable:
+        return f"-e {path_from_url(package.url.removesuffix(EDITABLE))}\n"
+    return f"{package.name} @ {package.url}\n"
+
+
+def _pip_install(
+    text: str, interpreter: Path, indexes: IndexSettings, *flags: str | Path, show_bars: bool
 ) -> None:
-    """Git repositories at their commits, and editable folders: uv builds them, and takes no hashes
-    for them."""
-    lines = []
-    for package in packages:
-        if package.is_editable:
-            lines.append(f"-e {path_from_url(package.url.removesuffix(EDITABLE))}\n")
-        else:
-            lines.append(f"{package.name} @ {package.url}\n")
+    """Install the requirements of a text, without their dependencies."""
     with temporary_directory("uv") as folder:
         requirements = folder / "requirements.txt"
-        requirements.write_text("".join(lines))
+        requirements.write_text(text)
         command: list[str | Path] = [uv_executable(), "pip", "install", "--python", interpreter]
         command += ["--no-deps", "--no-python-downloads", *flags, "-r", requirements]
         run_uv(command, indexes, show=show_bars)

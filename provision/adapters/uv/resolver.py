@@ -100,9 +100,9 @@ def _remote_then_local(
         try:
             return compile_with(request, indexes, folder)
         except Unsolvable:
-            if not indexes.has_local:
+            if indexes.local is None:
                 raise
-            return compile_with(request, indexes.with_local, folder)
+            return compile_with(request, indexes.with_local(indexes.local), folder)
 
 
 def _compile_versions(request: ResolveRequest, indexes: IndexSettings, folder: Path) -> str:
@@ -335,50 +335,35 @@ def _locked_package(
     listed: Collection[str] = (),
 ) -> LockedPackage:
     """listed: the packages that have an index or a page of their own; they are installed by URL."""
-    if "vcs" in entry or "directory" in entry:
-        return _source_package(entry, dependencies, request)
-    file = _file_entry(entry)
-    if "sha256" not in file.get("hashes", {}):
-        raise Unsolvable(
-            f"{entry['name']} {entry.get('version', '')} has no file with a sha256 that fits "
-            "this platform, so it cannot be locked.",
-            advice="Pin another version of it, or take it from conda.",
-        )
-    sha256 = file["hashes"]["sha256"]
-    url = file.get("url") or Path(file["path"]).absolute().as_uri()
-    return LockedPackage(
-        manager="pip",
-        name=entry["name"],
-        version=entry["version"],
-        url=without_credentials(canonical_file_url(url, sha256, request.mirrors)),
-        sha256=sha256,
-        depends=dependencies.get(entry["name"], ()),
-        direct="archive" in entry or canonicalize_name(entry["name"]) in listed,
-        platform=request.platform,
-    )
-
-
-def _source_package(
-    entry: PylockPackage, dependencies: Dependencies, request: ResolveRequest
-) -> LockedPackage:
-    """A git repository at a commit, or a folder that is installed as an editable."""
-    version = entry.get("version")
-    if "vcs" in entry:
+    sha256, version = "", entry.get("version", "")
+    if "vcs" in entry:  # a git repository at a commit
         vcs = entry["vcs"]
         url = without_credentials(f"{GIT}{vcs['url']}@{vcs['commit-id']}")
         if vcs.get("subdirectory"):
             url += f"#subdirectory={vcs['subdirectory']}"
-    else:
+    elif "directory" in entry:  # an editable
         project = Path(entry["directory"]["path"])
         url = f"{project.as_uri()}{EDITABLE}"
         version = version or static_version(project)
+    else:
+        file = _file_entry(entry)
+        sha256 = file.get("hashes", {}).get("sha256", "")
+        if not sha256:
+            raise Unsolvable(
+                f"{entry['name']} {version} has no file with a sha256 that fits this platform, so it "
+                "cannot be locked.",
+                advice="Pin another version of it, or take it from conda.",
+            )
+        url = file.get("url") or Path(file["path"]).absolute().as_uri()
+        url = without_credentials(canonical_file_url(url, sha256, request.mirrors))
+    is_listed = canonicalize_name(entry["name"]) in listed
     return LockedPackage(
         manager="pip",
         name=entry["name"],
         version=version or "0",
         url=url,
-        sha256="",
+        sha256=sha256,
         depends=dependencies.get(entry["name"], ()),
-        direct=True,
+        direct=is_listed or not {"vcs", "directory", "archive"}.isdisjoint(entry),
         platform=request.platform,
     )

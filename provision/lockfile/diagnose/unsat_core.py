@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -23,6 +23,7 @@ TORCH_NAMES = {source.torch_package for source in sources.REGISTRY}
 USER, PYTHON, TORCH, RULE = range(4)
 MAX_WITH_REASONS = 3
 MAX_PYTHONS = 4  # that a diagnosis tries
+DETAILS_ADVICE = "-v shows the solver's own output."
 # Packages that are added by default, and the option that leaves each out.
 DEFAULT_PACKAGES: dict[str, str] = {}
 for _key in DEFAULT_PACKAGE_KEYS:
@@ -126,61 +127,43 @@ class PinReasons:
             f"`{text}` ({self.reasons.get(text, self.default)})" for text in requirements
         )
 
-    def is_users(self, requirement: str) -> bool:
-        """Whether the user requested it, in addition to torch."""
-        if requirement_name(requirement) in TORCH_NAMES:
-            return False
-        reason = self.reasons.get(requirement)
-        return reason is None or reason.startswith(REQUESTED)
-
-    def option(self, requirement: str) -> str | None:
-        """The option that leaves the requirement out, if it was added by default."""
-        if self.is_users(requirement):
-            return None
-        return DEFAULT_PACKAGES.get(requirement_name(requirement))
-
     def weight(self, requirement: str) -> int:
         """The smaller, the more a requirement says about what the user asked for: conflicts are
         searched among these first.
         """
-        if self.is_users(requirement):
-            return USER
         name = requirement_name(requirement)
-        if name == "python":
-            return PYTHON
-        return TORCH if name in TORCH_NAMES else RULE
+        if name in TORCH_NAMES:
+            return TORCH
+        if self.reasons.get(requirement, REQUESTED).startswith(REQUESTED):
+            return USER
+        return PYTHON if name == "python" else RULE
+
+    def option(self, requirement: str) -> str | None:
+        """The option that leaves the requirement out, if it was added by default."""
+        if self.weight(requirement) == USER:
+            return None
+        return DEFAULT_PACKAGES.get(requirement_name(requirement))
 
 
-def suggestions(
-    requirements: Sequence[str],
+def solutions(
     core: Sequence[str],
     reasons: PinReasons,
-    other_version: Callable[[str], str | None],
-    solvable: Callable[[Sequence[str]], bool],
-) -> list[str]:
-    """Sentences about what solves the conflict: another version of what the user requested; options
-    that leave packages out, each that is enough by itself, or else all of them.
-
-    core: the requirements that conflict. other_version: the package and version that would do
-    instead of a requirement, if there is one. solvable: takes the requirements that remain.
-    """
-    sentences = []
-    for text in core:
-        replacement = other_version(text) if reasons.is_users(text) else None
-        if replacement is not None:
-            sentences.append(f"`{text}` could become {replacement}")
-
-    def solves(options: Collection[str]) -> bool:
-        return solvable([text for text in requirements if reasons.option(text) not in options])
-
-    at_fault = [option for text in core if (option := reasons.option(text))]
-    enough = [option for option in dict.fromkeys(at_fault) if solves([option])]
-    sentences += [f"{option} solves it" for option in enough]
-    if at_fault and not enough:
-        every = dict.fromkeys(option for text in requirements if (option := reasons.option(text)))
-        if solves(every):
-            sentences.append(f"{' and '.join(every)} together solve it")
-    return sentences
+    solves: Callable[[str], bool],
+    python: str,
+    pythons: Iterable[str],
+) -> str:
+    """The beginning of an advice: the option for the nearest Python, and those that leave default
+    packages out, each of which solves the conflict by itself. core: the requirements that conflict.
+    solves: whether an option does."""
+    enough: list[str] = []
+    for other in nearest_pythons(python, pythons) if python else ():
+        if not enough and solves(f"--python {other}"):
+            enough.append(f"--python {other}")
+    at_fault = dict.fromkeys(option for text in core if (option := reasons.option(text)))
+    enough += filter(solves, at_fault)
+    if not enough:
+        return ""
+    return f"Without other changes, {', or '.join(f'{option} solves it' for option in enough)}. "
 
 
 def nearest_pythons(python: str, pythons: Iterable[str]) -> list[str]:

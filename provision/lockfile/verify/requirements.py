@@ -7,7 +7,8 @@ evaluated for the lock's platform and Python.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
@@ -74,19 +75,6 @@ class _Wheel:
     python: SpecifierSet
     requires: tuple[Requirement, ...]
 
-    def active(
-        self, extras: Iterable[str], environment: MarkerEnvironment
-    ) -> Iterator[tuple[Requirement, str]]:
-        """The requirements that apply in the environment, each with the extra that adds it, or an
-        empty text.
-        """
-        for requirement in self.requires:
-            for extra in ("", *extras):
-                marker = requirement.marker
-                if marker is None or marker.evaluate({**environment, "extra": extra}):
-                    yield requirement, extra
-                    break
-
 
 def wheel_findings(
     entries: Sequence[LockedPackage],
@@ -120,11 +108,12 @@ def wheel_findings(
                 if locked.version(name) is None:
                     message = f"needs {name}, which is not in the lock"
                     findings.append(finding(entry, "dependency", message))
-    extras = _requested_extras(wheels, input_requirements, environment)
-    for name, wheel in wheels.items():
-        wheel_extras = sorted(extras.get(name, ()))
-        for problem in _problems(wheel, wheel_extras, environment, locked):
-            findings.append(finding(wheel.entry, "dependency", problem))
+    for wheel in wheels.values():
+        python = environment["python_full_version"]
+        if not wheel.python.contains(python, prereleases=True):
+            message = f"needs Python {wheel.python}, and python is {python}"
+            findings.append(finding(wheel.entry, "dependency", message))
+    findings += _unmet(wheels, input_requirements, environment, locked)
     return findings, unchecked
 
 
@@ -146,7 +135,8 @@ def _parse_wheel(
         )
         # Both raise for what they cannot evaluate.
         wheel.python.contains(environment["python_full_version"])
-        list(wheel.active((), environment))
+        for requirement in requires:
+            _applies(requirement, "", environment)
     except ValueError as error:  # packaging's, for invalid requirements, specifiers and versions
         text = " ".join(str(error).split())[:MAX_REASON]
         raise Unchecked(f"its metadata cannot be parsed ({text})") from error
@@ -169,34 +159,60 @@ def _marker_environment(entries: Sequence[LockedPackage]) -> MarkerEnvironment:
         ) from error
 
 
-def _requested_extras(
+def _applies(requirement: Requirement, extra: str, environment: MarkerEnvironment) -> bool:
+    """Whether a requirement applies with an extra, or (an empty text) without any."""
+    if requirement.marker is None:
+        return not extra
+    return requirement.marker.evaluate({**environment, "extra": extra})
+
+
+def _unmet(
     wheels: Mapping[str, _Wheel],
     input_requirements: Sequence[str],
     environment: MarkerEnvironment,
-) -> dict[str, set[str]]:
-    """Wheel -> its extras that the inputs or other wheels request."""
+    locked: LockedPackages,
+) -> Iterator[LockFinding]:
+    """What the lock does not have of the wheels' requirements, with the extras that the inputs or
+    other wheels request."""
     from packaging.requirements import InvalidRequirement, Requirement
 
-    queue: list[Requirement] = []
-    for wheel in wheels.values():
-        queue += [requirement for requirement, _ in wheel.active((), environment)]
+    pending = [(name, "") for name in wheels]
     for text in input_requirements:
-        try:
-            queue.append(Requirement(text))
-        except InvalidRequirement:
-            continue  # an installer option, which requests no extras
-    extras: dict[str, set[str]] = {}
-    while queue:
-        requirement = queue.pop()
-        name = canonicalize_name(requirement.name)
-        wheel_extras = extras.setdefault(name, set())
-        new = {canonicalize_name(extra) for extra in requirement.extras} - wheel_extras
-        wheel_extras.update(new)
-        if new and name in wheels:
-            for further, extra in wheels[name].active(sorted(new), environment):
+        with suppress(InvalidRequirement):  # an installer option requests no extras
+            pending += _extras(Requirement(text))
+    checked: set[tuple[str, str]] = set()
+    while pending:
+        name, extra = pending.pop()
+        if (name, extra) in checked or name not in wheels:
+            continue
+        checked.add((name, extra))
+        wheel = wheels[name]
+        for requirement in wheel.requires:
+            is_of_extra = not _applies(requirement, "", environment)
+            if is_of_extra != bool(extra) or not _applies(requirement, extra, environment):
+                continue
+            pending += _extras(requirement)
+            if problem := _problem(requirement, locked):
+                needs = f"needs {requirement.name}{requirement.specifier}"
                 if extra:
-                    queue.append(further)
-    return extras
+                    needs += f" (for its extra `{extra}`)"
+                yield finding(wheel.entry, "dependency", f"{needs}, {problem}")
+
+
+def _extras(requirement: Requirement) -> list[tuple[str, str]]:
+    name = canonicalize_name(requirement.name)
+    return [(name, canonicalize_name(extra)) for extra in sorted(requirement.extras)]
+
+
+def _problem(requirement: Requirement, locked: LockedPackages) -> str:
+    """Why the lock does not meet a requirement; empty if it does, or cannot be compared."""
+    version = locked.version(requirement.name)
+    if version is None:
+        return "which is not in the lock"
+    is_comparable = version != "" and not requirement.url
+    if is_comparable and not requirement.specifier.contains(version, prereleases=True):
+        return f"and {requirement.name} is {version}"
+    return ""
 
 
 class LockedPackages:
@@ -226,26 +242,3 @@ class LockedPackages:
             # conda may have it under another name, and count its versions differently.
             is_locked = bool(version) or bool(conda_names(name) & self._conda.keys())
             return "" if is_locked else None
-
-
-def _problems(
-    wheel: _Wheel,
-    extras: Sequence[str],
-    environment: MarkerEnvironment,
-    locked: LockedPackages,
-) -> Iterator[str]:
-    """What the lock does not have of a wheel's requirements."""
-    python = environment["python_full_version"]
-    if not wheel.python.contains(python, prereleases=True):
-        yield f"needs Python {wheel.python}, and python is {python}"
-    for requirement, extra in wheel.active(extras, environment):
-        needs = f"needs {requirement.name}{requirement.specifier}"
-        if extra:
-            needs += f" (for its extra `{extra}`)"
-        version = locked.version(requirement.name)
-        if version is None:
-            yield f"{needs}, which is not in the lock"
-            continue
-        is_comparable = version != "" and not requirement.url
-        if is_comparable and not requirement.specifier.contains(version, prereleases=True):
-            yield f"{needs}, and {requirement.name} is {version}"

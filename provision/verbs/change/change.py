@@ -108,25 +108,27 @@ def add(
     folder = context.folders.envs / specs.check_name(name)
     if not (folder / SPEC).exists():
         raise missing_file(folder / SPEC, advice=f"`provision build {name}` makes it.")
-    request = _read_files(context, name, files) if files else Request(content={}, entries=())
+    request = _read_files(context, name, files) if files else None
+    content = request.content if request else {}
     if conda and (problems := list(credential_problems(arguments))):
         raise InvalidSpec("\n".join(problems))
     prepared = requirements.prepare(
         context,
-        requirements.read([*(() if conda else arguments), *request.content.get("pip", ())]),
+        requirements.read([*(() if conda else arguments), *content.get("pip", ())]),
         folder,
         python_of=lambda: make_plan(context, BuildRequest(name=name)).resolution.python,
     )
     changes = Change(
-        conda=(*(arguments if conda else ()), *request.content.get("conda", ())),
+        conda=(*(arguments if conda else ()), *content.get("conda", ())),
         pip=prepared.pip,
-        indexes=(*prepared.indexes, *request.content.get("indexes", ())),
-        find_links=(*prepared.find_links, *request.content.get("find_links", ())),
+        indexes=(*prepared.indexes, *content.get("indexes", ())),
+        find_links=(*prepared.find_links, *content.get("find_links", ())),
     )
     with requirements.placed(folder, prepared.wheels, keep=not dry_run):
         result = change(context, name, changes, smoke=smoke, dry_run=dry_run)
     entries = tuple(
-        replace(entry, next_step=printed_step(entry.next_step, name)) for entry in request.entries
+        replace(entry, next_step=printed_step(entry.next_step, name))
+        for entry in (request.entries if request else ())
     )
     return replace(result, account=entries)
 

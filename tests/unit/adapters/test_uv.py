@@ -122,8 +122,8 @@ def test_pip_settings_become_uv_settings() -> None:
         {"url": "https://two.invalid/simple"},
     )
     assert result.find_links == ("https://three.invalid/links",)
-    assert result.local_indexes == ({"url": "file:///srv/simple"},)
-    assert result.local_find_links == ("/srv/wheels",)
+    assert result.local and result.local.indexes == ({"url": "file:///srv/simple"},)
+    assert result.local.find_links == ("/srv/wheels",)
     assert result.origins == ("pip's index-url", "pip's extra-index-url", "pip's find-links")
 
 
@@ -134,7 +134,8 @@ def test_local_sources_come_last(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(uv.TORCH_INDEX, "https://torch.invalid/whl")
     result = uv.index_settings("cu126")
     assert "/srv/wheels" not in result.to_toml()
-    content = tomllib.loads(result.with_local.to_toml())
+    assert result.local is not None
+    content = tomllib.loads(result.with_local(result.local).to_toml())
     assert content == {
         "index-strategy": "unsafe-best-match",
         "find-links": ["/srv/wheels"],
@@ -467,7 +468,7 @@ def test_an_index_has_a_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_mirror_folder_is_the_only_index() -> None:
     result = uv.index_settings("cu126", mirrors("/srv/mirror"))
-    assert not result.has_local
+    assert result.local is None
     assert result.indexes == ({"url": "file:///srv/mirror/simple/", "default": True},)
     assert result.offline
     assert not uv.index_settings(mirrors=mirrors("https://m.invalid/mirror")).offline

@@ -17,6 +17,7 @@ from provision.core.types import Pin
 from provision.lockfile.diagnose import conda as diagnose_conda
 from provision.lockfile.diagnose.unsat_core import (
     RULE,
+    TORCH,
     USER,
     Budget,
     OutOfTime,
@@ -95,7 +96,7 @@ PINS = [
 def lab(tmp_path: Path) -> conda.Solver:
     make_channel(
         tmp_path / "first",
-        {"linux-64": LINUX_64, "linux-aarch64": [record("arm-only"), record("python", "3.11.1")]},
+        {"linux-64": LINUX_64},
     )
     make_channel(tmp_path / "second", {"linux-64": SECOND})
     return conda.Solver(alias(tmp_path))
@@ -124,9 +125,8 @@ def explained(
             ["nunpy"],
             "first and second have no package of that name for linux-64; similar names: numpy",
         ),
-        (["numpy=1.25"], "first and second have numpy 2.4.0, 1.26.4."),
+        (["numpy=1.25"], "first and second have numpy 2.4.0 0, 1.26.4 0."),
         (["pytorch=2.3.1=py311_cpu"], "first and second have pytorch 2.3.1 py311_cuda121."),
-        (["arm-only"], "first and second have arm-only only for linux-aarch64."),
         (["first::only-second"], "first has no package of that name for linux-64"),
         (["nunpy", "no-such"], "no record matches `no-such` (written into environment.yml by hand)"),
     ],
@@ -151,10 +151,10 @@ def test_records_hidden_by_as_of(lab: conda.Solver) -> None:
 def test_requirements_that_exclude_each_other(lab: conda.Solver) -> None:
     explanation = explained(lab, "python=3.11", "numpy<2", "blas", "numpy=2.4")
     assert (
-        "`numpy=2.4` (requested; spec.yml) and `numpy<2` (the bridge fails with NumPy 2; x/y@aaaaaaaa:file) exclude each other"
+        "`numpy=2.4` (requested; spec.yml) and `numpy<2` (the bridge fails with NumPy 2; x/y@aaaaaaaa:file) cannot be installed together:"
         in str(explanation)
     )
-    assert "Without other changes, `numpy=2.4` could become numpy 1.26.4." in explanation.advice
+    assert "or leave one of them out" in explanation.advice
 
 
 def test_record_requires_another_python(lab: conda.Solver) -> None:
@@ -166,7 +166,7 @@ def test_record_requires_another_python(lab: conda.Solver) -> None:
     )
     assert "cannot be installed together:" in explanation.message
     assert "python 3.11.*, for which no candidates were found" in explanation.message
-    assert "`python=3.12` could become python 3.11.1" in explanation.advice
+    assert explanation.advice.startswith("Without other changes, --python 3.11 solves it. ")
 
 
 def test_advice_to_omit_default_packages(lab: conda.Solver) -> None:
@@ -176,8 +176,6 @@ def test_advice_to_omit_default_packages(lab: conda.Solver) -> None:
         in explanation.advice
     )
     assert "--no-companions" in explained(lab, "python=3.11", "torchvision=0.18").advice
-    both = explained(lab, "python=3.11", "ipykernel", "python-xxhash>=2")
-    assert "--no-jupyter and `fast_checkpoints: false` in spec.yml together solve it" in both.advice
     asked_for = explained(lab, "python=3.11", "ipykernel>=7")
     assert "--no-jupyter" not in asked_for.advice
     without_either = explained(lab, "python=3.11", "ipykernel", "wants-mkl", "wants-blas")
@@ -206,31 +204,27 @@ def test_transitive_conflict(lab: conda.Solver) -> None:
 
 
 @pytest.mark.parametrize(
-    "machine,message",
+    "spec,machine,bound,assumed",
     [
+        ("pytorch=2.3.1=py311_cuda121", {}, "__cuda >=12", "(__cuda none) solves it"),
         (
-            [("__glibc", "2.28")],
-            "`pytorch=2.3.1=py311_cuda121` (build string pinned; recipe) needs libtorch 2.3.1 (__cuda >=12), and none is assumed",
+            "pytorch=2.3.1=py311_cuda121",
+            {"__cuda": "11.4"},
+            "__cuda >=12",
+            "than virtual-packages.yml assumes for linux-64 (__cuda 11.4) solves it: --cuda and --glibc",
         ),
-        (
-            [("__glibc", "2.28"), ("__cuda", "11.4")],
-            "needs libtorch 2.3.1 (__cuda >=12), and 11.4 is assumed (virtual-packages.yml, linux-64)",
-        ),
+        ("old-glibc", {}, "__glibc >=2.34", "(__glibc 2.28) solves it"),
+        # A dependency needs it: the package's own bound, 2.17, is met.
+        ("on-new-glibc", {}, "__glibc >=2.31", "(__glibc 2.28) solves it"),
     ],
-)  # fmt: skip
+)
 def test_insufficient_machine(
-    lab: conda.Solver, machine: list[tuple[str, str]], message: str
+    lab: conda.Solver, spec: str, machine: dict[str, str], bound: str, assumed: str
 ) -> None:
-    explanation = explained(lab, "python=3.11", "pytorch=2.3.1=py311_cuda121", machine=machine)
-    assert message in explanation.message and "--cuda, --glibc" in explanation.advice
-    assert "requires __glibc >=2.34, and 2.28 is assumed" in explained(lab, "old-glibc").message
-
-
-def test_dependency_that_needs_a_newer_machine_is_named(lab: conda.Solver) -> None:
-    """Not the requested package, whose own bound is met, nor a dependency that has an older one."""
-    message = explained(lab, "on-new-glibc").message
-    assert "needs cudnn 9.1 (__glibc >=2.31), and 2.28 is assumed" in message
-    assert "2.17" not in message and "cusparselt" not in message
+    machine = {"__glibc": "2.28", **machine}
+    explanation = explained(lab, "python=3.11", spec, machine=tuple(machine.items()))
+    assert f"{bound}, for which no candidates were found" in explanation.message
+    assert "2.17" not in explanation.message and assumed in explanation.advice
 
 
 def test_another_python_that_solves_it(lab: conda.Solver) -> None:
@@ -284,13 +278,12 @@ def test_conflict_is_minimal() -> None:
 
 def test_pin_reasons() -> None:
     why = PinReasons.of(PINS)
-    assert (
-        why.is_users("scipy")
-        and why.is_users("numpy=2.4")
-        and not why.is_users("numpy<2")
-        and not why.is_users("torch==2")
-    )
-    assert (why.weight("scipy"), why.weight("numpy<2")) == (USER, RULE)
+    assert [why.weight(text) for text in ("scipy", "numpy=2.4", "numpy<2", "torch==2")] == [
+        USER,
+        USER,
+        RULE,
+        TORCH,
+    ]
     assert why.describe(["a", "b", "c", "d"]) == "`a`, `b`, `c`, `d`"
 
 

@@ -210,18 +210,18 @@ def test_pixi_lock_is_what_rattler_reads(contents: lockfile.LockFile, tmp_path: 
 
 
 def test_several_platforms_need_the_option(contents: lockfile.LockFile, tmp_path: Path) -> None:
-    assert lockfile.export_platform(contents, None) == "linux-64"
-    assert lockfile.export_platform(contents, "linux-aarch64") == "linux-aarch64"
+    assert lockfile.export_platforms(contents, "explicit", None) == ("linux-64",)
+    assert lockfile.export_platforms(contents, "explicit", "linux-aarch64") == ("linux-aarch64",)
     with pytest.raises(
         InvalidSpec, match=r"not locked for osx-64.*linux-64, linux-aarch64"
     ) as caught:
-        lockfile.export_platform(contents, "osx-64")
+        lockfile.export_platforms(contents, "explicit", "osx-64")
     assert "linux-aarch64" in caught.value.advice
     content = copy.deepcopy(sound())
     for locked_entry in content["package"]:
         locked_entry["platform"] = "osx-arm64"
     content["metadata"].update(platforms=["osx-arm64"])
-    assert lockfile.export_platform(written(tmp_path, content), None) == "osx-arm64"
+    assert lockfile.export_platforms(written(tmp_path, content), "explicit", None) == ("osx-arm64",)
 
 
 def test_wheel_without_a_hash_is_refused(tmp_path: Path) -> None:

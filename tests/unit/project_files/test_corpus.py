@@ -72,7 +72,7 @@ def test_input_comes_to_what_is_right(
     assert content == case["right"]
     assert left == case.get("left", [])
     assert list(request.cudas) == case.get("cudas", [])
-    assert request.contradictions == ()
+    assert request.contradictions == []
     assert all(entry.reason for entry in request.entries if entry.outcome == "left out")
     if "name" in case:
         assert request.name == case["name"]

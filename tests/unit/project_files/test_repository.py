@@ -188,7 +188,7 @@ def test_text_decides_the_python_if_it_names_one(
     readme = f"    conda create -n a python=3.9\n    conda create -n b python={second}\n"
     reading = read(tmp_path, {"requirements.txt": "torch==2.1.2\n", "README.md": readme})
     assert reading.request.content.get("python") == python
-    assert reading.request.contradictions == ()
+    assert reading.request.contradictions == []
 
 
 def test_text_leads_where_nothing_else_does(tmp_path: Path) -> None:

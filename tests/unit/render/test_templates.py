@@ -20,7 +20,7 @@ from tests.unit.image.test_image_config import LOCK, resolution
 
 SPEC = 'torch: "2.3"\ncuda: "12.1"\npython: "3.11"\npython_from: channel\n'
 DOCS = ROOT / "docs" / "templates.md"
-CONTRACT = ("image", "contract", "lab", "--as", "lab/toy:1")
+CONTRACT = ("image", "contract", "lab", "--set", "image=lab/toy:1")
 
 
 @pytest.fixture

@@ -428,7 +428,7 @@ def test_new_key_needs_only_a_declaration(tmp_path: Path, monkeypatch: pytest.Mo
     path = write(tmp_path, 'torch: "2.3"\ncpu: true\nmpi: openmpi\n')
     combined = spec.combine(spec.read(path), {}, name="lab")
     assert spec.content(combined) == {"torch": "2.3", "cpu": True, "mpi": "openmpi"}
-    with pytest.raises(InvalidSpec, match="`mpi` is one of openmpi, mpich, not `lam`"):
+    with pytest.raises(InvalidSpec, match="`mpi` must be one of openmpi, mpich, not `lam`"):
         spec.combine(spec.read(path), {"mpi": "lam"}, name="lab")
     command = click.command()(option_of(mpi)(lambda **options: None))
     assert command.params[0].opts == ["--mpi"]

@@ -117,7 +117,7 @@ def test_build_strings_contain_the_cuda_version(
 
 def test_unregistered_source_is_refused_listing_the_known() -> None:
     with pytest.raises(
-        InvalidSpec, match="`source` is one of auto, wheels, pytorch, conda-forge, not `lab`"
+        InvalidSpec, match="`source` must be one of auto, wheels, pytorch, conda-forge, not `lab`"
     ):
         request(cuda="12.2", source="lab")
     with pytest.raises(NoSuchBuild):
