@@ -21,6 +21,9 @@ _WORK = re.compile(
 )
 _EXIT = re.compile(r"(?:sys\.|os\._)?(?:exit|quit)\((?:0|None)?\)")
 _LEAVES = re.compile(r"\b(?:raise|return|break|\w*exit)\b")
+# A line that waits for a lock. Of Python's own modules, those of locks only.
+_LOCK = re.compile(r"with ([\w.]+)[,:]|(?:.*\W)?([\w.]+)\.acquire\(")
+_LOCK_CODE = ("/threading.py", "/synchronize.py")
 _BLOCKS = (ast.FunctionDef, ast.ClassDef)
 
 
@@ -70,10 +73,39 @@ def polling_loop(frame: Frame | None) -> tuple[str, int] | None:
     return (frame.file, loop.lineno) if is_polling else None
 
 
+def lock(line: Frame, innermost: Frame) -> str:
+    """The name of the lock of Python for which a line waits; empty if it waits for none."""
+    match = _LOCK.match(line.source)
+    is_waiting = line == innermost or innermost.file.endswith(_LOCK_CODE)
+    return match[1] or match[2] if match and is_waiting else ""
+
+
+def has_lock(frame: Frame, name: str) -> bool:
+    """Whether a line is in the `with` of a lock, or after the call that acquires it. The lock may be
+    named otherwise there, up to its last name: `self.lock` and `logger.lock`."""
+    program, name = _program(frame.file), name.rpartition(".")[2]
+    for node in _around(frame, ast.With):
+        names = [program.source(item.context_expr).rpartition(".")[2] for item in node.items]
+        if name in names and node.body[0].lineno <= frame.line:
+            return True
+    scope = next(iter(_around(frame, ast.FunctionDef)), program.tree)
+    calls = [node for node in ast.walk(scope) if isinstance(node, ast.Call)]
+    calls = [node for node in calls if node.lineno < frame.line]
+    functions = [program.source(node.func) for node in sorted(calls, key=lambda n: n.lineno)]
+    uses = [f.split(".")[-1] for f in functions if f.split(".")[-2:-1] == [name]]
+    return uses[-1:] == ["acquire"]
+
+
 def has_left_loop(frame: Frame, line: int) -> bool:
     """Whether a line of the same function is after the innermost loop around a frame."""
     loop = _loop(frame)
     return bool(loop and loop.end_lineno < line)
+
+
+def is_earlier_in_loop(frame: Frame, line: int) -> bool:
+    """Whether a line of the same function is before a frame, in the innermost loop around it."""
+    loop = _loop(frame)
+    return bool(loop and loop.lineno <= line < frame.line)
 
 
 def has_left_try(frame: Frame, line: int, block: str) -> bool:
@@ -99,6 +131,16 @@ def condition(frame: Frame, line: int, is_on_rank: bool) -> str:
             test = program.source(node.test)
             return test if side is node.body else f"not ({test})"
     return ""
+
+
+def is_other_branch(frame: Frame, line: int) -> bool:
+    """Whether a line is in the other branch of an `if` around a frame."""
+    for node in _around(frame, ast.If):
+        if _has(node.body, frame.line) and _has(node.orelse, line):
+            return True
+        if _has(node.orelse, frame.line) and _has(node.body, line):
+            return True
+    return False
 
 
 def guarded_collective(frame: Frame) -> int:
