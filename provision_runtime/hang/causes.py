@@ -105,7 +105,10 @@ def _of_kind(ranks: Sequence[RankState]) -> Cause | None:
     for kind, (id, words) in _KINDS.items():
         states = [state for state in ranks if state.kind == kind]
         if states and not (kind == model.WAITING and any(s.kind == model.ENDED for s in ranks)):
-            return _cause(id, states[:1], words + states[0].detail)
+            blamed = (
+                states if kind == model.GONE else states[:1]
+            )  # all at once: by one that ended them
+            return _cause(id, blamed, words + states[0].detail)
     return None
 
 
@@ -121,9 +124,9 @@ def _of_ended(ranks: Sequence[RankState], waiting: list[RankState]) -> Cause | N
                 return _cause(id, ended, text, frame_at(frame.function, frame.file, line, ""))
     if any(map(source.is_in_loop, frames)):
         return _cause("uneven-batches", ended, text, waiting[0].line)
-    libraries = [match for frame in waiting[0].frames if (match := _TRAINER.search(frame.file))]
-    if libraries:
-        text += f" in {libraries[-1][1]}: by fewer batches, or a callback that stopped it alone"
+    library = _TRAINER.search(" ".join(frame.file for frame in waiting[0].frames))
+    if library:
+        text += f" in {library[1]}: by fewer batches, or a callback that stopped it alone"
     return _cause("early-exit", ended, text, waiting[0].line)
 
 
@@ -190,8 +193,8 @@ def _of_condition(
     """Below a condition, on a rank or another, which the others have not met."""
     for frame, line, _ in _paths(here, there):
         if line or is_on_rank:
-            condition = source.condition(frame, line, is_on_rank)
-            if condition and source.is_other_branch(frame, line):
+            condition, is_in_other = source.condition(frame, line, is_on_rank)
+            if is_in_other:
                 text = f"and {_names(there)} make other calls, by the branches of `if {condition}`"
                 return _cause("calls-differ", here, text, frame)
             if condition:

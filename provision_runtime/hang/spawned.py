@@ -22,8 +22,7 @@ SPAWN = "torch/multiprocessing/spawn.py"
 NUMBERS = ("rank", "local_rank", "global_rank", "gpu")
 # Functions of processes that work for others: of a DataLoader, a pool, an executor.
 WORKERS = {"_worker_loop", "worker", "_process_worker"}
-IN_ORDER = "ranks have no number that can be read: they are numbered as they were started"
-UNREAD = "process {} could not be read (is it a rank?), so it has the number that is free: {}"
+FREE_NUMBERS = "ranks whose number cannot be read have those that are free, as they were started"
 
 
 @dataclass(frozen=True)
@@ -118,29 +117,27 @@ def _add(
     result: Spawned, parent: int, group: list[_Child], node: RankProcess | None, timeout_s: float
 ) -> None:
     """Add the ranks of one parent. node: the parent, if it has a RANK itself: that of its node."""
-    # Those that could not be read come last.
-    group.sort(key=lambda child: (not child.is_read, child.pid))
-    numbers = [child.number for child in group if child.number is not None]
-    if len(set(numbers)) < sum(child.is_read for child in group):
-        numbers = list(range(len(group)))
-        result.notes.append(IN_ORDER)
-    for child in group[len(numbers) :]:
-        numbers.append(min(set(range(len(group))) - set(numbers)))
-        result.notes.append(UNREAD.format(child.pid, numbers[-1]))
+    numbers: dict[int, _Child] = {}
+    for child in sorted(group, key=lambda child: (child.number is None, child.pid)):
+        number = child.number
+        if number is None or number in numbers:
+            number = min({*range(len(group))} - numbers.keys())
+            result.notes.append(FREE_NUMBERS)
+        numbers[number] = child
     count, is_joining = max(numbers) + 1, False
-    if group[0].is_torch:
+    if any(child.is_torch for child in group):
         with suppress(stacks.StacksUnreadable):
             for frame, values in stacks.variables(parent, timeout_s):
                 if SPAWN in frame.file and "nprocs" in values:
                     count, is_joining = int(values["nprocs"]), values["join"] == "True"
     nodes, first = (node.rank.world_size, node.rank.rank * count) if node else (1, 0)
-    for number, child in zip(numbers, group):
+    for number, child in numbers.items():
         variables = {"MASTER_ADDR": "pid", "MASTER_PORT": str(parent)}
         variables.update(processes.environ_of(child.pid), LOCAL_WORLD_SIZE="0")
         variables.update(RANK=str(first + number), LOCAL_RANK=str(number))
         variables["WORLD_SIZE"] = str(nodes * count)
         result.processes.append(processes.rank_process(child.pid, parent, variables))
-    for number in set(range(count)) - set(numbers):
+    for number in set(range(count)) - numbers.keys():
         if is_joining:
             # torch would have ended the others if it had failed.
             rank = replace(result.processes[-1].rank, rank=first + number, local_rank=number, pid=0)

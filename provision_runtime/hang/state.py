@@ -120,8 +120,8 @@ def judge(
         detail = f"worker {wait.pid} {_describe(wait)}" if wait else "no worker delivers a batch"
         if wait and wait.line and "sleep(" in wait.line.source:
             kind = model.RUNNING
-    elif last.lock or (line and source.lock(line, frames[0])):
-        detail = last.lock or _lock(last, source.lock(line, frames[0]))
+    elif lock := last.lock or _lock(last, source.lock(line, frames[0])):
+        detail = lock
     elif is_polling:
         detail = "in a loop that sleeps and looks again"
     elif line and frames[0] == line and "sleep(" in line.source:
@@ -138,14 +138,15 @@ def _is_at_prompt(frame: Frame) -> bool:
 
 
 def _lock(look: Look, name: str) -> str:
-    """For which of Python's locks a rank waits, and which of its threads is where it has that lock."""
+    """For which of Python's locks a rank waits, and which of its threads is where it has that lock. name:
+    of the lock; empty if it waits for none."""
     for thread in look.threads:
         # The innermost line of the main thread is the one that waits.
         for frame in [frame for frame in thread.frames if frame.is_user][thread.is_main :]:
-            if source.has_lock(frame, name):
+            if name and source.has_lock(frame, name):
                 holder = "this thread itself" if thread.is_main else f"its thread {thread.name}"
                 return f"for the lock {name}; {holder} seems to hold it, at {frame.text}"
-    return f"for the lock {name}"
+    return f"for the lock {name}" if name else ""
 
 
 def _of_threads(look: Look) -> Collective | None:

@@ -254,6 +254,12 @@ def test_cause_of_a_rank_that_does_not_come(program: str, kind: str, id: str) ->
     assert result.causes[0].ranks == [1]
 
 
+def test_ranks_that_all_were_ended_are_all_named() -> None:
+    """By an end of the job, such as `--on-hang end`: none of them is the first."""
+    result = diagnose(*(rank_state(number, model.GONE, detail="ended") for number in range(2)))
+    assert (result.verdict, result.causes[0].ranks) == (diagnosis.FAILURE, [0, 1])
+
+
 @pytest.mark.parametrize(
     ("type", "message", "function", "id"),
     [

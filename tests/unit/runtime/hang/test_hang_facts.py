@@ -16,7 +16,16 @@ from typing import Any
 
 import pytest
 
-from provision_runtime.hang import ended, flight_recorder, folder, model, record, stacks, state
+from provision_runtime.hang import (
+    ended,
+    flight_recorder,
+    folder,
+    model,
+    record,
+    spawned,
+    stacks,
+    state,
+)
 from provision_runtime.hang import processes as rank_processes
 from provision_runtime.hang.collect import ProcessSelection, collect
 from provision_runtime.hang.model import Frame, Rank, Thread
@@ -199,6 +208,7 @@ def test_lock_of_a_file_and_the_process_that_holds_it(tmp_path: Path) -> None:
                 assert process.poll() is None
                 time.sleep(0.05)
             assert text == f"for the lock of {tmp_path / 'data.lock'}, which rank 3 holds"
+            assert rank_processes.awaited_lock(os.getpid(), {}) == ""
             fcntl.flock(held, fcntl.LOCK_UN)
     seen = Look(10, Activity("S", 0.0, 0), [Thread("", True, [USER])], "", [], "for the lock of x")
     assert state.judge(RANK, seen, seen, [], 2.0).detail == "for the lock of x"
@@ -227,22 +237,34 @@ def test_spawned_ranks_that_are_stopped_or_cannot_be_read_are_not_left_out(tmp_p
     shutil.copy(shutil.which("sleep") or "", tmp_path / "libtorch" / "sleep")
     (tmp_path / "train.py").write_text(SPAWNING)
     with subprocess.Popen([sys.executable, "train.py"], cwd=tmp_path) as parent:
+        children: list[int] = []
+
+        def are_ready() -> bool:
+            children[:] = rank_processes.descendants(
+                parent.pid, set(), rank_processes.parents_of_all()
+            )
+            return (
+                len(children) == 3
+                and all("/libtorch" in rank_processes.read(pid, "maps") for pid in children)
+                and any(rank_processes.activity(pid, []).state == "T" for pid in children)
+                and any("600" in rank_processes.entries(pid, "cmdline") for pid in children)
+            )
+
         try:
-            kinds: list[str] = []
-            while model.STOPPED not in kinds or len(kinds) < 3:
-                selection = ProcessSelection(pid=parent.pid)
-                snapshot = collect(selection, observed_s=0.1, timeout_s=60)
-                kinds = [rank.kind for rank in snapshot.ranks]
+            while not are_ready():
+                assert parent.poll() is None
+                time.sleep(0.05)
+            selection = ProcessSelection(pid=parent.pid)
+            snapshot = collect(selection, observed_s=0.1, timeout_s=120)
             assert [(rank.rank, rank.kind) for rank in snapshot.ranks] == [
                 (0, model.RUNNING),
                 (1, model.STOPPED),
                 (2, model.UNKNOWN),
             ]
-            assert "could not be read (is it a rank?)" in "".join(snapshot.notes)
+            assert snapshot.notes == [spawned.FREE_NUMBERS]
+            assert snapshot.ranks[2].detail.startswith("py-spy failed")
         finally:
-            for pid in rank_processes.descendants(
-                parent.pid, set(), rank_processes.parents_of_all()
-            ):
+            for pid in children:
                 os.kill(pid, signal.SIGKILL)
 
 
