@@ -203,13 +203,16 @@ def test_lock_of_a_file_and_the_process_that_holds_it(tmp_path: Path) -> None:
     with (tmp_path / "data.lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         assert rank_processes.awaited_lock(os.getpid(), {}) == ""
-        with subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path) as process:
+        process = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path)
+        try:
             while not (text := rank_processes.awaited_lock(process.pid, {os.getpid(): "rank 3"})):
                 assert process.poll() is None
                 time.sleep(0.05)
             assert text == f"for the lock of {tmp_path / 'data.lock'}, which rank 3 holds"
             assert rank_processes.awaited_lock(os.getpid(), {}) == ""
-            fcntl.flock(held, fcntl.LOCK_UN)
+        finally:
+            process.kill()
+            process.wait()
     seen = Look(10, Activity("S", 0.0, 0), [Thread("", True, [USER])], "", [], "for the lock of x")
     assert state.judge(RANK, seen, seen, [], 2.0).detail == "for the lock of x"
 
