@@ -105,9 +105,8 @@ def _of_kind(ranks: Sequence[RankState]) -> Cause | None:
     for kind, (id, words) in _KINDS.items():
         states = [state for state in ranks if state.kind == kind]
         if states and not (kind == model.WAITING and any(s.kind == model.ENDED for s in ranks)):
-            blamed = (
-                states if kind == model.GONE else states[:1]
-            )  # all at once: by one that ended them
+            # Ranks that are all gone were ended together: none of them is the first.
+            blamed = states if kind == model.GONE else states[:1]
             return _cause(id, blamed, words + states[0].detail)
     return None
 
