@@ -240,8 +240,9 @@ def loads(content: bytes, path: object, is_part: bool = False) -> Manifest:
         _check_numbers("schema", schema)
         if schema != SCHEMA:
             raise CheckpointError(
-                f"{path} has schema {schema}, this code reads {SCHEMA}: use the version that wrote it "
-                "(torch.distributed.checkpoint, and so `checkpoint import`, reads most of schema 6)"
+                f"{path} has schema {schema}, this code reads {SCHEMA}: use the version that wrote it. "
+                "Most of schema 6 are checkpoints of DCP too: `provision checkpoint import FOLDER "
+                "NEW_ROOT --step N --allow-pickle`"
             )
         runs = decode(List[Run], document.pop("runs", None), "runs")
         manifest: Manifest = decode(Manifest, document, "manifest")

@@ -19,18 +19,21 @@ if TYPE_CHECKING:
 
     from .model import RankState
 
+# Their cause, and the words before the detail of the state.
 _KINDS = {
-    model.GONE: "rank-gone",
-    model.STOPPED: "rank-stopped",
-    model.DEBUGGER: "breakpoint",
-    model.DISK: "stuck-file",
-    model.DATA_LOADER: "stuck-data-loader",
-    model.EXCEPTION: "exception-handled",
-    model.WAITING: "waits-outside",
+    model.GONE: ("rank-gone", ""),
+    model.STOPPED: ("rank-stopped", "is stopped "),
+    model.DEBUGGER: ("breakpoint", ""),
+    model.DISK: ("stuck-file", ""),
+    model.DATA_LOADER: ("stuck-data-loader", "waits for its DataLoader: "),
+    model.EXCEPTION: ("exception-handled", "waits "),
+    model.WAITING: ("waits-outside", "waits "),
 }
 _CONSTRUCTOR = {"_verify_param_shape_across_processes", "_sync_module_states"}
 _BETWEEN_TWO = re.compile("i?(?:send|recv)|batch_isend_irecv")
 _ONE_MORE = "may have made a collective that the others did not make"
+# Libraries whose own loop may train.
+_TRAINER = re.compile(r"-packages/(lightning|pytorch_lightning|transformers|trl)/")
 _SAVING = re.compile("save|checkpoint|state_dict")
 
 
@@ -100,11 +103,12 @@ def _of_error(ranks: Sequence[RankState]) -> Cause | None:
 
 def _of_kind(ranks: Sequence[RankState]) -> Cause | None:
     """Of a rank that does not come to the collective in which others wait."""
-    for kind, id in _KINDS.items():
+    for kind, (id, words) in _KINDS.items():
         states = [state for state in ranks if state.kind == kind]
         if states and not (kind == model.WAITING and any(s.kind == model.ENDED for s in ranks)):
-            text = f"is held: {kind}, {states[0].detail}"
-            return _cause(id, states[:1], states[0].detail if kind == model.GONE else text)
+            # Ranks that are all gone were ended together: none of them is the first.
+            blamed = states if kind == model.GONE else states[:1]
+            return _cause(id, blamed, words + states[0].detail)
     return None
 
 
@@ -118,8 +122,12 @@ def _of_ended(ranks: Sequence[RankState], waiting: list[RankState]) -> Cause | N
         for frame, line in zip(frames, map(search, frames)):
             if line:
                 return _cause(id, ended, text, frame_at(frame.function, frame.file, line, ""))
-    id = "uneven-batches" if any(map(source.is_in_loop, frames)) else "early-exit"
-    return _cause(id, ended, text, waiting[0].line)
+    if any(map(source.is_in_loop, frames)):
+        return _cause("uneven-batches", ended, text, waiting[0].line)
+    library = _TRAINER.search(" ".join(frame.file for frame in waiting[0].frames))
+    if library:
+        text += f" in {library[1]}: by fewer batches, or a callback that stopped it alone"
+    return _cause("early-exit", ended, text, waiting[0].line)
 
 
 def _of_constructor(ranks: Sequence[RankState], waiting: list[RankState]) -> Cause | None:
@@ -146,6 +154,7 @@ def _of_paths(waiting: Sequence[RankState]) -> Cause | None:
         _of_loop,
         _of_return,
         partial(_of_condition, is_on_rank=False),
+        _of_skip,
     ]
     for rule in rules:
         for here, there in pairs:
@@ -184,7 +193,10 @@ def _of_condition(
     """Below a condition, on a rank or another, which the others have not met."""
     for frame, line, _ in _paths(here, there):
         if line or is_on_rank:
-            condition = source.condition(frame, line, is_on_rank)
+            condition, is_in_other = source.condition(frame, line, is_on_rank)
+            if is_in_other:
+                text = f"and {_names(there)} make other calls, by the branches of `if {condition}`"
+                return _cause("calls-differ", here, text, frame)
             if condition:
                 return _on_one_rank(here, frame, f"came here alone, because of `if {condition}`")
     return None
@@ -225,6 +237,17 @@ def _of_return(here: Sequence[RankState], there: Sequence[RankState]) -> Cause |
             text = f"returned from {frame.function}, and {_names(here)} did not"
             where = frame_at(frame.function, frame.file, returned, "")
             return _cause("early-return", there, text, where)
+    return None
+
+
+def _of_skip(here: Sequence[RankState], there: Sequence[RankState]) -> Cause | None:
+    """The others are at an earlier line of the loop that leads here, and a step may be ended between."""
+    for frame, line, _ in _paths(here, there):
+        skip = source.skip(frame) if source.is_earlier_in_loop(frame, line) else 0
+        if line < skip:
+            text = f"skipped, it seems, the step that {_names(here)} made"
+            where = frame_at(frame.function, frame.file, skip, "")
+            return _cause("step-skipped", there, text, where)
     return None
 
 

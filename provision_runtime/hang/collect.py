@@ -89,15 +89,15 @@ def _observe(
     ranks: list[RankProcess], observed_s: float, start: float, deadline: float
 ) -> list[RankState]:
     """Two looks at each rank. Without those that end meanwhile."""
-    pids = {process.rank.pid for process in ranks}
+    names = {process.rank.pid: f"rank {process.rank.rank}" for process in ranks}
     with ThreadPoolExecutor(8) as pool:
         parents = processes.parents_of_all()
-        first = list(pool.map(partial(_look, pids, parents, deadline), ranks))
+        first = list(pool.map(partial(_look, names, parents, deadline), ranks))
         dumps = list(map(flight_recorder.ask, ranks))
         if ranks:
             time.sleep(observed_s)
         parents = processes.parents_of_all()
-        last = list(pool.map(partial(_look, pids, parents, deadline), ranks))
+        last = list(pool.map(partial(_look, names, parents, deadline), ranks))
         # Ranks whose Python frames are in no collective may wait in one of C++, or for their workers.
         unclear = [
             (process, look)
@@ -118,10 +118,10 @@ def _observe(
 
 
 def _look(
-    ranks: set[int], parents: dict[int, int], deadline: float, process: RankProcess
+    names: dict[int, str], parents: dict[int, int], deadline: float, process: RankProcess
 ) -> Look | None:
     pid = process.rank.pid
-    others = processes.descendants(pid, ranks, parents)
+    others = processes.descendants(pid, set(names), parents)
     threads: list[model.Thread] = []
     reason = ""
     try:
@@ -134,7 +134,7 @@ def _look(
     except stacks.StacksUnreadable as error:
         reason = str(error)
     waits = [wait for number in (pid, *others) if (wait := processes.file_wait(number))]
-    return Look(pid, activity, threads, reason, waits)
+    return Look(pid, activity, threads, reason, waits, processes.awaited_lock(pid, names))
 
 
 def _closer(parents: dict[int, int], deadline: float, pair: tuple[RankProcess, Look]) -> Look:

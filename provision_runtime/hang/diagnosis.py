@@ -3,7 +3,6 @@ lines of source that it reads."""
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from dataclasses import field
 from typing import TYPE_CHECKING
@@ -17,7 +16,7 @@ from .state import GRADIENTS, TRANSFERS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .model import Collective, Frame, RankState, Snapshot
+    from .model import Collective, RankState, Snapshot
 
 HANG, FAILURE, NO_HANG, UNKNOWN = "hang", "failure", "no-hang", "unknown"
 # The ranks for which others wait come first; nothing but somebody from outside ends the HELD.
@@ -150,7 +149,7 @@ def _text(state: RankState) -> str:
     texts = {model.WAITING: "waits", model.COLLECTIVE: "waits in"}
     texts[model.RUNNING] = "" if state.detail else "works"
     detail = describe(state.collective) if state.collective else state.detail[:240]
-    line = f", {brief(state.line)}" if state.line else ""
+    line = f", {state.line.text}" if state.line else ""
     return f"{texts.get(state.kind, state.kind + ':')} {detail}".strip() + line
 
 
@@ -159,11 +158,6 @@ def describe(call: Collective) -> str:
     number = f" #{call.sequence}" if call.sequence else ""
     shape = "" if call.shape is None else f" {call.dtype}{call.shape}"
     return f"{call.op}{number}{shape}{call.group and ' of ' + call.group}"
-
-
-def brief(line: Frame) -> str:
-    source = f" `{line.source[:60]}`" if line.source else ""
-    return f"{os.path.basename(line.file)}:{line.line}{source}"
 
 
 def _differences(ranks: Sequence[RankState]) -> list[str]:
@@ -175,7 +169,7 @@ def _differences(ranks: Sequence[RankState]) -> list[str]:
             if call.sequence is None:
                 continue
             number = counts[call.group][state.rank] = call.sequence
-            line = f", {brief(call.line)}" if call.line else ""
+            line = f", {call.line.text}" if call.line else ""
             calls[call.group, number][describe(call) + line].append(state.rank)
     different = [texts for _, texts in sorted(calls.items()) if len(texts) > 1]
     sentences = []

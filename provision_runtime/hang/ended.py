@@ -86,7 +86,7 @@ def _ended(stem: str, rank: Rank) -> RankState:
         if is_same and not re.search(r"\) [ZX] ", _text(f"/proc/{rank.pid}/stat")):
             detail = "runs, but this user may not examine it (PR_SET_DUMPABLE, or a setuid program)"
             return RankState(**vars(rank), kind=model.UNKNOWN, detail=detail)
-    detail = "was ended from outside, or by os._exit"
+    detail = "ended by a signal from outside, or by os._exit"
     return RankState(**vars(rank), kind=model.GONE, detail=detail)
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict, field
 from typing import Any, Dict, List, Optional
 
@@ -38,6 +39,12 @@ class Frame:
     line: int
     source: str = ""
     is_user: bool = False
+
+    @property
+    def text(self) -> str:
+        """`train.py:88 loss.backward()`, with its line of source in quotes."""
+        source = f" `{self.source[:60]}`" if self.source else ""
+        return f"{os.path.basename(self.file)}:{self.line}{source}"
 
 
 @frozen

@@ -6,6 +6,7 @@ import glob
 import os
 import re
 import socket
+from contextlib import suppress
 from dataclasses import replace
 
 from ..dataclass import frozen
@@ -169,6 +170,23 @@ def file_wait(pid: int) -> Worker | None:
     except (OSError, ValueError, IndexError):
         return None
     return Worker(pid, state, path, str(mount or ""), completed=completed)
+
+
+def awaited_lock(pid: int, names: dict[int, str]) -> str:
+    """The lock of a file for which a process waits, and which process holds it (proc_locks(5)); empty
+    if it waits for none. names: of processes."""
+    holders: dict[str, int] = {}
+    with suppress(OSError, ValueError, IndexError), open("/proc/locks", encoding="ascii") as file:
+        for number, *fields in map(str.split, file):
+            if fields[0] != "->":
+                holders[number] = int(fields[3])
+            elif int(fields[4]) == pid:
+                holder = holders[number]
+                path = _waited_path(pid) or "a file"
+                return (
+                    f"for the lock of {path}, which {names.get(holder, f'process {holder}')} holds"
+                )
+    return ""
 
 
 def _completed_requests() -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import linecache
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,9 @@ _WORK = re.compile(
 )
 _EXIT = re.compile(r"(?:sys\.|os\._)?(?:exit|quit)\((?:0|None)?\)")
 _LEAVES = re.compile(r"\b(?:raise|return|break|\w*exit)\b")
+# A line that waits for a lock. Of Python's own modules, those of locks only.
+_LOCK = re.compile(r"with ([\w.]+)[,:]|(?:.*\W)?([\w.]+)\.acquire\(")
+_LOCK_CODE = ("/threading.py", "/synchronize.py")
 _BLOCKS = (ast.FunctionDef, ast.ClassDef)
 
 
@@ -70,10 +74,36 @@ def polling_loop(frame: Frame | None) -> tuple[str, int] | None:
     return (frame.file, loop.lineno) if is_polling else None
 
 
+def lock(line: Frame | None, innermost: Frame) -> str:
+    """The name of the lock of Python for which a line waits; empty if it waits for none."""
+    match = _LOCK.match(line.source) if line else None
+    is_waiting = line == innermost or innermost.file.endswith(_LOCK_CODE)
+    return match[1] or match[2] if match and is_waiting else ""
+
+
+def has_lock(frame: Frame, name: str) -> bool:
+    """Whether a line is in the `with` of a lock, or after the call that acquires it. The lock may be
+    named otherwise there, up to its last name: `self.lock` and `logger.lock`."""
+    program, name = _program(frame.file), name.rpartition(".")[2]
+    for node in _around(frame, ast.With):
+        names = [program.source(item.context_expr).rpartition(".")[2] for item in node.items]
+        if name in names and node.body[0].lineno <= frame.line:
+            return True
+    start = max((node.lineno for node in _around(frame, ast.FunctionDef)), default=1)
+    before = "".join(linecache.getlines(frame.file)[start - 1 : frame.line - 1])
+    return re.findall(rf"\b{name}\.(acquire|release)\(", before)[-1:] == ["acquire"]
+
+
 def has_left_loop(frame: Frame, line: int) -> bool:
     """Whether a line of the same function is after the innermost loop around a frame."""
     loop = _loop(frame)
     return bool(loop and loop.end_lineno < line)
+
+
+def is_earlier_in_loop(frame: Frame, line: int) -> bool:
+    """Whether a line of the same function is before a frame, in the innermost loop around it."""
+    loop = _loop(frame)
+    return bool(loop and loop.lineno <= line < frame.line)
 
 
 def has_left_try(frame: Frame, line: int, block: str) -> bool:
@@ -85,20 +115,22 @@ def has_left_try(frame: Frame, line: int, block: str) -> bool:
     )
 
 
-def condition(frame: Frame, line: int, is_on_rank: bool) -> str:
+def condition(frame: Frame, line: int, is_on_rank: bool) -> tuple[str, bool]:
     """`rank == 0`, or `not (rank == 0)`, of the innermost `if` that leads to a frame, and not to a line
-    of the same function (0: the function is not entered); empty if there is none.
+    of the same function (0: the function is not entered); empty if there is none. And whether that line
+    is in its other branch.
 
     is_on_rank: only those that choose ranks.
     """
     program = _program(frame.file)
     for node in _around(frame, ast.If):
-        side = node.body if _has(node.body, frame.line) else node.orelse
+        is_body = _has(node.body, frame.line)
+        side, other = (node.body, node.orelse) if is_body else (node.orelse, node.body)
         is_fork = _has(side, frame.line) and not _has(side, line)
         if is_fork and (not is_on_rank or program.side(node.test)):
             test = program.source(node.test)
-            return test if side is node.body else f"not ({test})"
-    return ""
+            return test if is_body else f"not ({test})", _has(other, line)
+    return "", False
 
 
 def guarded_collective(frame: Frame) -> int:

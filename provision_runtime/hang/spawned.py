@@ -23,7 +23,7 @@ SPAWN = "torch/multiprocessing/spawn.py"
 NUMBERS = ("rank", "local_rank", "global_rank", "gpu")
 # Functions of processes that work for others: of a DataLoader, a pool, an executor.
 WORKERS = {"_worker_loop", "worker", "_process_worker"}
-IN_ORDER = "ranks have no number that can be read: they are numbered as they were started"
+FREE_NUMBERS = "ranks whose number cannot be read have those that are free, as they were started"
 
 
 @frozen
@@ -38,11 +38,13 @@ class Spawned:
 
 @frozen
 class _Child:
-    """A process of multiprocessing. number: None if it cannot be read. is_torch: torch started it."""
+    """A process of multiprocessing. number: None if it cannot be read. is_torch: torch started it.
+    is_read: whether its stack could be read."""
 
     pid: int
     number: int | None
     is_torch: bool
+    is_read: bool = True
 
 
 def all_ranks(pid: int | None, timeout_s: float) -> Spawned:
@@ -65,9 +67,12 @@ def all_ranks(pid: int | None, timeout_s: float) -> Spawned:
             with ThreadPoolExecutor(8) as pool:
                 examine = partial(_examine, timeout_s)
                 group = [child for child in pool.map(examine, children[parent]) if child]
-            if group:
+            if any(child.is_read for child in group):
                 with suppress(OSError):  # one has ended meanwhile
                     _add(result, parent, group, by_variables.pop(parent, None), timeout_s)
+            elif group:
+                numbers = ", ".join(str(child.pid) for child in group[:8])
+                result.notes.append(f"these may be ranks, but could not be read: {numbers}")
     result.processes.extend(by_variables.values())
     return result
 
@@ -88,7 +93,14 @@ def _may_be_rank(number: int, parent: int, is_of_rank: bool) -> bool:
 def _examine(timeout_s: float, pid: int) -> _Child | None:
     """None if it is no rank."""
     is_distributed, number = False, None
-    for frame, values in stacks.variables(pid, timeout_s):
+    try:
+        is_stopped = processes.activity(pid, []).state in "Tt"
+        frames = stacks.variables(pid, timeout_s, is_stopped)
+    except OSError:  # it has ended
+        return None
+    except stacks.StacksUnreadable:
+        return _Child(pid, None, is_torch=False, is_read=False)
+    for frame, values in frames:
         if frame.function in WORKERS and not frame.is_user:
             return None
         if frame.function == "_wrap" and SPAWN in frame.file:
@@ -106,24 +118,27 @@ def _add(
     result: Spawned, parent: int, group: list[_Child], node: RankProcess | None, timeout_s: float
 ) -> None:
     """Add the ranks of one parent. node: the parent, if it has a RANK itself: that of its node."""
-    group.sort(key=lambda child: child.pid)
-    numbers = [child.number for child in group if child.number is not None]
-    if len(set(numbers)) < len(group):
-        numbers = list(range(len(group)))
-        result.notes.append(IN_ORDER)
+    numbers: dict[int, _Child] = {}
+    for child in sorted(group, key=lambda child: (child.number is None, child.pid)):
+        number = child.number
+        if number is None or number in numbers:
+            number = min({*range(len(group))} - numbers.keys())
+            result.notes.append(FREE_NUMBERS)
+        numbers[number] = child
     count, is_joining = max(numbers) + 1, False
-    if group[0].is_torch:
-        for frame, values in stacks.variables(parent, timeout_s):
-            if SPAWN in frame.file and "nprocs" in values:
-                count, is_joining = int(values["nprocs"]), values["join"] == "True"
+    if any(child.is_torch for child in group):
+        with suppress(stacks.StacksUnreadable):
+            for frame, values in stacks.variables(parent, timeout_s):
+                if SPAWN in frame.file and "nprocs" in values:
+                    count, is_joining = int(values["nprocs"]), values["join"] == "True"
     nodes, first = (node.rank.world_size, node.rank.rank * count) if node else (1, 0)
-    for number, child in zip(numbers, group):
+    for number, child in numbers.items():
         variables = {"MASTER_ADDR": "pid", "MASTER_PORT": str(parent)}
         variables.update(processes.environ_of(child.pid), LOCAL_WORLD_SIZE="0")
         variables.update(RANK=str(first + number), LOCAL_RANK=str(number))
         variables["WORLD_SIZE"] = str(nodes * count)
         result.processes.append(processes.rank_process(child.pid, parent, variables))
-    for number in set(range(count)) - set(numbers):
+    for number in set(range(count)) - numbers.keys():
         if is_joining:
             # torch would have ended the others if it had failed.
             rank = replace(result.processes[-1].rank, rank=first + number, local_rank=number, pid=0)

@@ -28,6 +28,10 @@ NO_PERMISSION = (
 )
 
 
+# The variable with the path of py-spy, for a runtime that is not installed beside it.
+PY_SPY = "PROVISION_PY_SPY"
+# Else py-spy would stop a process that is stopped, and wait for that.
+_NOT_STOPPING = ("--nonblocking",)
 # Of a thread, innermost and outermost; of a process. A node's reply has a limit.
 MAX_FRAMES, MAX_THREADS = 64, 64
 
@@ -37,9 +41,10 @@ class StacksUnreadable(Exception):
 
 
 def py_spy() -> str:
-    """Its program next to this Python or on PATH; empty if there is none."""
+    """Its path; empty if this machine has none. It is installed with the host's provision."""
     beside = os.path.join(os.path.dirname(sys.executable), "py-spy")
-    return beside if os.access(beside, os.X_OK) else shutil.which("py-spy") or ""
+    programs = (os.environ.get(PY_SPY, ""), beside, shutil.which("py-spy") or "")
+    return next((program for program in programs if os.access(program, os.X_OK)), "")
 
 
 def dump(
@@ -55,9 +60,7 @@ def dump(
         StacksUnreadable: neither py-spy nor the hook could read them.
     """
     try:
-        # py-spy would stop it itself, and wait for that.
-        options = ["--nonblocking"] if is_stopped else []
-        return _dump_by_py_spy(pid, directory, timeout_s, *options)
+        return _dump_by_py_spy(pid, directory, timeout_s, *_NOT_STOPPING[:is_stopped])
     except StacksUnreadable as error:
         if not stem or is_stopped:
             raise StacksUnreadable(f"{error}; the hook of provision cannot answer either") from None
@@ -70,15 +73,14 @@ def native_threads(pid: int, directory: str, timeout_s: float) -> list[Thread]:
     return _dump_by_py_spy(pid, directory, timeout_s, "--native")
 
 
-def variables(pid: int, timeout_s: float) -> list[tuple[Frame, dict[str, str]]]:
-    """The frames of a process's main thread, innermost first, each with its variables as text; none if
-    they cannot be read."""
-    try:
-        entries = _run_py_spy(pid, timeout_s, "--locals")
-    except StacksUnreadable:
-        return []
+def variables(
+    pid: int, timeout_s: float, is_stopped: bool = False
+) -> list[tuple[Frame, dict[str, str]]]:
+    """The frames of a process's main thread, innermost first, each with its variables as text. Raises
+    StacksUnreadable."""
+    entries = _run_py_spy(pid, timeout_s, "--locals", *_NOT_STOPPING[:is_stopped])
     frames = []
-    for frame in next(entry["frames"] for entry in entries if entry["os_thread_id"] == pid):
+    for frame in next((entry["frames"] for entry in entries if entry["os_thread_id"] == pid), ()):
         values = {str(local["name"]): str(local["repr"]) for local in frame["locals"] or ()}
         frames.append((frame_at(frame["name"], frame["filename"], frame["line"], ""), values))
     return frames

@@ -138,7 +138,7 @@ def summary(
         line += f"; {format_count(others, 'other')} ended because of it"
     lines = [line]
     known = first.advice_id
-    if cause and known in VAGUE and cause.id not in VAGUE:
+    if cause and known in VAGUE and (cause.id == known or cause.id not in VAGUE):
         lines.append(f"[{cause.id}] {cause.message}")
         if cause.line:
             lines.append(f"    {cause.line.file}:{cause.line.line}: {cause.line.source}")

@@ -16,7 +16,7 @@ from provision.core.errors import ToolMissing
 from provision.core.types import Prefix
 from provision.environment import activation
 from provision.launch.jobs import OnHang
-from provision_runtime.hang import folder
+from provision_runtime.hang import folder, stacks
 from provision_runtime.hang.variables import rank_variables
 
 # What starts ranks through torch.distributed.run.
@@ -76,6 +76,7 @@ def watched_launch(
     options = [f"--hang-after={hang_after_s}", f"--on-hang={on_hang}"]
     runtime = [str(prefix.python), "-B", str(files("provision_runtime")), "launcher", *options]
     argv = activation.run_argv(prefix, [*runtime, "--", *words])
+    variables = {stacks.PY_SPY: stacks.py_spy(), **variables}
     return Launch(argv=argv, variables=variables)
 
 

@@ -56,7 +56,7 @@ def examine(context: Context, subject: str) -> WhyResult:
     if not snapshot.ranks:
         raise CheckFailed(
             f"None of your ranks{f' of {subject}' if subject else ''} runs on this machine, and none "
-            "has left a record in the last day.",
+            f"has left a record in the last day{''.join(f'; {note}' for note in snapshot.notes)}.",
             advice="A rank is a Python process with RANK or LOCAL_RANK, and WORLD_SIZE, in its "
             "environment. Ranks of other users need root and their PID: provision why PID.",
         )

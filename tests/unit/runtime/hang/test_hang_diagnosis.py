@@ -179,6 +179,50 @@ def test_cause_by_the_lines_that_lead_to_a_call(
     assert ended.causes[0].id == by_exit.get(one[0], "early-exit")
 
 
+def test_rank_that_ended_while_others_were_in_the_loop_of_a_library(program: str) -> None:
+    loop = Frame("advance", "/env/lib/python3.11/site-packages/lightning/pytorch/loops/fit.py", 9)
+    frames = [Frame("run_backward", C10D, 9), loop, frame_at("<module>", program, 9, "")]
+    ended = rank_state(1, model.ENDED, detail="came to its end")
+    [cause] = diagnose(rank_state(0, model.COLLECTIVE, frames), ended).causes
+    assert (cause.id, cause.ranks) == ("early-exit", [1])
+    assert "in lightning: by fewer batches, or a callback that stopped it alone" in cause.message
+
+
+BRANCHES = """\
+    def main():
+        for batch in data:
+            loss = model(batch)
+            if not torch.isfinite(loss):
+                continue
+            clip_grad_norm_(model)
+        if rank == 0:
+            dist.all_reduce(a)
+        else:
+            dist.all_reduce(b)
+    main()
+    """
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "id", "culprit", "line"),
+    [
+        pytest.param(6, 3, "step-skipped", 1, 4, id="a step that a rank skips"),
+        pytest.param(8, 10, "calls-differ", 0, 8, id="branches of one condition"),
+        pytest.param(10, 8, "calls-differ", 0, 10, id="its else"),
+    ],
+)
+def test_cause_of_ranks_in_one_function(
+    tmp_path: Path, one: int, other: int, id: str, culprit: int, line: int
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(textwrap.dedent(BRANCHES))
+    stacks = [waits(str(path), "all_reduce", ("main", at), ("<module>", 11)) for at in (one, other)]
+    [cause] = diagnose(
+        *(rank_state(number, model.COLLECTIVE, frames) for number, frames in enumerate(stacks))
+    ).causes
+    assert (cause.id, cause.ranks, cause.line and cause.line.line) == (id, [culprit], line)
+
+
 def test_sends_and_steps_of_a_constructor_are_not_compared_with_other_calls(program: str) -> None:
     for one, other in (("send", "recv"), ("_sync_module_states", "broadcast")):
         result = diagnose(
@@ -208,6 +252,12 @@ def test_cause_of_a_rank_that_does_not_come(program: str, kind: str, id: str) ->
     result = diagnose(waiting, absent)
     assert (result.verdict, result.causes[0].id) == (diagnosis.HANG, id)
     assert result.causes[0].ranks == [1]
+
+
+def test_ranks_that_all_were_ended_are_all_named() -> None:
+    """By an end of the job, such as `--on-hang end`: none of them is the first."""
+    result = diagnose(*(rank_state(number, model.GONE, detail="ended") for number in range(2)))
+    assert (result.verdict, result.causes[0].ranks) == (diagnosis.FAILURE, [0, 1])
 
 
 @pytest.mark.parametrize(
@@ -303,7 +353,7 @@ def test_record_says_that_it_lacks_gradients(program: str) -> None:
 
 
 def test_every_cause_has_advice() -> None:
-    assert CATALOG.keys() >= {*causes._KINDS.values()}
+    assert CATALOG.keys() >= {id for id, _ in causes._KINDS.values()}
 
 
 def test_snapshot_is_read_back(program: str) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pickle
+import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -13,7 +16,16 @@ from typing import Any
 
 import pytest
 
-from provision_runtime.hang import ended, flight_recorder, folder, model, record, stacks, state
+from provision_runtime.hang import (
+    ended,
+    flight_recorder,
+    folder,
+    model,
+    record,
+    spawned,
+    stacks,
+    state,
+)
 from provision_runtime.hang import processes as rank_processes
 from provision_runtime.hang.collect import ProcessSelection, collect
 from provision_runtime.hang.model import Frame, Rank, Thread
@@ -146,6 +158,117 @@ def test_question_and_collective_of_a_thread() -> None:
     evaluating = [WAIT, frame("evaluate", "/srv/exp/train.py", 12)]
     result = state.judge(RANK, look(joining, evaluating), look(joining, evaluating), [], 2.0)
     assert (result.kind, result.line) == (model.COLLECTIVE, evaluating[1])
+
+
+LOCKS = """\
+def log(self):
+    with self.lock:
+        print()
+def run(self):
+    with self.logger.lock:
+        wait()
+def free(self):
+    self.lock.acquire()
+    work()
+    self.lock.release()
+    wait()
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "holder"), [(6, "writer"), (5, ""), (9, "writer"), (11, ""), (2, "")]
+)
+@pytest.mark.parametrize("module", ["", "/env/lib/python3.11/threading.py"])
+def test_lock_of_python_and_the_thread_that_holds_it(
+    tmp_path: Path, line: int, holder: str, module: str
+) -> None:
+    (tmp_path / "train.py").write_text(LOCKS)
+    waiting, other = (stacks.frame_at("f", "train.py", n, str(tmp_path)) for n in (2, line))
+    frames = [frame("__enter__", module), waiting] if module else [waiting]
+    threads = [Thread("MainThread", True, frames), Thread("writer", False, [other])]
+    seen = Look(10, Activity("S", 0.0, 0), threads, "", [])
+    result = state.judge(RANK, seen, seen, [], 2.0)
+    assert result.kind == model.WAITING and result.detail.startswith("for the lock self.lock")
+    assert ("its thread writer seems to hold it" in result.detail) == bool(holder)
+    # A lock that is not reentrant, acquired twice.
+    twice = look([*frames, stacks.frame_at("f", "train.py", 6, str(tmp_path))])
+    assert "this thread itself" in state.judge(RANK, twice, twice, [], 2.0).detail
+    # The same line in other code of Python's, such as a file that is read in a `with`.
+    reading = look([frame("read", "/env/lib/python3.11/codecs.py"), waiting])
+    assert state.judge(RANK, reading, reading, [], 2.0).detail == "in read"
+
+
+def test_lock_of_a_file_and_the_process_that_holds_it(tmp_path: Path) -> None:
+    code = "import fcntl; fcntl.flock(open('data.lock', 'w'), fcntl.LOCK_EX)"
+    with (tmp_path / "data.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert rank_processes.awaited_lock(os.getpid(), {}) == ""
+        process = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path)
+        try:
+            while not (text := rank_processes.awaited_lock(process.pid, {os.getpid(): "rank 3"})):
+                assert process.poll() is None
+                time.sleep(0.05)
+            assert text == f"for the lock of {tmp_path / 'data.lock'}, which rank 3 holds"
+            assert rank_processes.awaited_lock(os.getpid(), {}) == ""
+        finally:
+            process.kill()
+            process.wait()
+    seen = Look(10, Activity("S", 0.0, 0), [Thread("", True, [USER])], "", [], "for the lock of x")
+    assert state.judge(RANK, seen, seen, [], 2.0).detail == "for the lock of x"
+
+
+# torch is a file that is mapped; a process that has its name and is no Python cannot be read.
+SPAWNING = """\
+import mmap, multiprocessing, os, shutil, signal, time
+def train(rank):
+    with open("libtorch.so", "rb") as file:
+        torch = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if rank == 2:
+        os.execv("libtorch/sleep", ["python", "600"])
+    time.sleep(600)
+if __name__ == "__main__":
+    for rank in range(3):
+        multiprocessing.get_context("fork").Process(target=train, args=(rank,)).start()
+"""
+
+
+def test_spawned_ranks_that_are_stopped_or_cannot_be_read_are_not_left_out(tmp_path: Path) -> None:
+    (tmp_path / "libtorch.so").write_bytes(b"x")
+    (tmp_path / "libtorch").mkdir()
+    shutil.copy(shutil.which("sleep") or "", tmp_path / "libtorch" / "sleep")
+    (tmp_path / "train.py").write_text(SPAWNING)
+    with subprocess.Popen([sys.executable, "train.py"], cwd=tmp_path) as parent:
+        children: list[int] = []
+
+        def are_ready() -> bool:
+            children[:] = rank_processes.descendants(
+                parent.pid, set(), rank_processes.parents_of_all()
+            )
+            return (
+                len(children) == 3
+                and all("/libtorch" in rank_processes.read(pid, "maps") for pid in children)
+                and any(rank_processes.activity(pid, []).state == "T" for pid in children)
+                and any("600" in rank_processes.entries(pid, "cmdline") for pid in children)
+            )
+
+        try:
+            while not are_ready():
+                assert parent.poll() is None
+                time.sleep(0.05)
+            selection = ProcessSelection(pid=parent.pid)
+            snapshot = collect(selection, observed_s=0.1, timeout_s=120)
+            assert [(rank.rank, rank.kind) for rank in snapshot.ranks] == [
+                (0, model.RUNNING),
+                (1, model.STOPPED),
+                (2, model.UNKNOWN),
+            ]
+            assert snapshot.notes == [spawned.FREE_NUMBERS]
+            assert snapshot.ranks[2].detail.startswith("py-spy failed")
+        finally:
+            for pid in children:
+                os.kill(pid, signal.SIGKILL)
 
 
 def test_stacks_of_faulthandler_and_of_py_spy_are_alike() -> None:

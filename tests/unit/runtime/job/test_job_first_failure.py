@@ -168,3 +168,5 @@ def test_cause_from_how_all_ranks_ended_is_said_where_the_error_has_none() -> No
     assert known[1].startswith("[gpu-memory-full]")
     vague = Cause("rank-failed", [0], "it failed", "Look.")
     assert summary([died(0, -signal.SIGSEGV)], 2, 1, vague)[1].startswith("[rank-crashed]")
+    same = Cause("early-exit", [1], "rank 1 came to its end in lightning", "Take part.")
+    assert summary([raised(0, GLOO)], 2, 1, same)[1].endswith(" in lightning")
