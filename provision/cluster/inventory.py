@@ -66,6 +66,9 @@ class Node:
         return [self.name, self.host] if self.host else [self.name]
 
 
+Nodes = Sequence[Node]
+
+
 @dataclass(frozen=True, kw_only=True)
 class NodeDefaults:
     """How provision works on nodes.

@@ -17,7 +17,7 @@ from provision.adapters import clustershell
 from provision.adapters.slurm import allocations
 from provision.adapters.slurm import nodes as slurm_nodes
 from provision.cluster import actions
-from provision.cluster.inventory import Node, NodeDefaults, NodeSelection
+from provision.cluster.inventory import Node, NodeDefaults, Nodes, NodeSelection
 from provision.cluster.service import is_out_of_service
 from provision.core.atomic import atomic_write
 from provision.core.errors import CheckFailed, InvalidSpec
@@ -188,7 +188,7 @@ def _usable_nodes(request: NodesRequest) -> tuple[list[Node], list[Node]]:
 
 @contextmanager
 def _reach(
-    request: NodesRequest, nodes: Sequence[Node], name: str, smoke_request: SmokeRequest
+    request: NodesRequest, nodes: Nodes, name: str, smoke_request: SmokeRequest
 ) -> Iterator[tuple[NodeDefaults, str | None]]:
     """How commands reach the nodes: ssh; for nodes of Slurm a job that holds them meanwhile, unless
     this runs in one. Its number, if it was made here."""
@@ -263,7 +263,7 @@ class _NodesRun:
 
 
 def _drain(
-    isolated: Isolation, rounds: Sequence[Round], left_out: Sequence[Node], drain_max: int
+    isolated: Isolation, rounds: Sequence[Round], left_out: Nodes, drain_max: int
 ) -> DrainDecision:
     results = [result for tested in rounds for result in tested.results.values()]
     decision = drain_policy.decide(isolated, results, left_out, drain_max)
