@@ -113,18 +113,20 @@ class _C10dFinder:
             execute(module)
             for op in OPS.split():
                 if hasattr(module, op):
-                    setattr(module, op, _recorded(op, getattr(module, op), self._record))
+                    setattr(module, op, _recorded(op, module, self._record))
 
         spec.loader.exec_module = execute_and_record
         return spec
 
 
-def _recorded(op: str, function: Any, record: CallRecord) -> Any:
+def _recorded(op: str, module: Any, record: CallRecord) -> Any:
+    function, tensors, groups = getattr(module, op), module.torch.Tensor, module.ProcessGroup
+
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         values = [*args, *kwargs.values()]
-        tensor = next((value for value in values if hasattr(value, "shape")), None)
-        group = next((value for value in values if hasattr(value, "group_name")), None)
+        tensor = next((value for value in values if isinstance(value, tensors)), None)
+        group = next((value for value in values if isinstance(value, groups)), None)
         frame: Any = sys._getframe(1)
         while frame.f_back is not None and "/torch/" in frame.f_code.co_filename:
             frame = frame.f_back

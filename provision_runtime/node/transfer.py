@@ -228,10 +228,9 @@ class _Handler(socketserver.StreamRequestHandler):
             return
         offset = int(start)
         with open(server.image, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
             self.connection.sendall(ACCEPTED)
-            while offset < size:
-                offset += self.connection.sendfile(file, offset, SEND_BYTES)
+            while count := self.connection.sendfile(file, offset, SEND_BYTES):
+                offset += count
                 server.last_read = time.monotonic()
         server.open_tokens.discard(token)
 

@@ -72,7 +72,7 @@ def smoke_nodes(context: Context, request: BuildRequest, nodes: NodesRequest) ->
     test = plan.smoke_request
     without_folder = _phases_without_folder(test)
     test = replace(test, skip=(*test.skip, *without_folder))
-    _check(test, nodes)
+    _check(nodes)
     smoke_runner.check(test)
     usable, left_out = _usable_nodes(nodes)
     out = (test.out or context.folders.smoke(plan.name)).absolute() / FOLDER
@@ -150,7 +150,7 @@ def _phases_without_folder(request: SmokeRequest) -> tuple[str, ...]:
     return ()
 
 
-def _check(request: SmokeRequest, nodes: NodesRequest) -> None:
+def _check(nodes: NodesRequest) -> None:
     engines = {node.engine for node in nodes.selection.nodes}
     if nodes.drain and engines != {"slurm"}:
         raise InvalidSpec(
