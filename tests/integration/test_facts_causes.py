@@ -20,7 +20,7 @@ OF_TORCH = ("torch-broken", "nccl-shadowed", "foreign-library")
 
 
 def examine(folder: Path, **variables: str) -> dict[str, str]:
-    """The messages of what the phase facts finds, by id, but for what is wrong with this machine."""
+    """What the phase facts finds and advises, by id, but for what is wrong with this machine."""
     out = folder / "out"
     subprocess.run(
         [PYTHON, RUNTIME, "smoke", "--only", "facts", "--ranks", "1", "--out", out],
@@ -29,7 +29,11 @@ def examine(folder: Path, **variables: str) -> dict[str, str]:
         check=False,
     )
     [phase] = json.loads((out / "report.json").read_text())["phases"]
-    return {item["id"]: item["message"] for item in phase["findings"] if item["id"] in OF_TORCH}
+    return {
+        item["id"]: f"{item['message']}: {item['advice']}"
+        for item in phase["findings"]
+        if item["id"] in OF_TORCH
+    }
 
 
 def copied_library(folder: Path, pattern: str) -> Path:
@@ -61,4 +65,4 @@ def test_a_libstdcxx_that_lacks_symbols(tmp_path: Path) -> None:
     subprocess.run([*command, str(tmp_path / "empty.c")], check=True)
     messages = examine(tmp_path, LD_LIBRARY_PATH=str(tmp_path))
     assert list(messages) == ["torch-broken"]
-    assert "libstdc++" in messages["torch-broken"]
+    assert "an old libstdc++ was loaded first" in messages["torch-broken"]
