@@ -12,6 +12,7 @@ import importlib.machinery
 import json
 import mmap
 import os
+import re
 import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,8 @@ reduce_scatter reduce_scatter_tensor scatter scatter_object_list send"""
 # Ranks of a group need not make as many of these.
 POINT_TO_POINT = ("send", "recv")
 BEGUN, DONE = b"0", b"1"
+# The files of which no line is the program's.
+WITHIN = f"/torch/|{re.escape(__file__)}"
 
 
 class CallRecord:
@@ -128,7 +131,8 @@ def _recorded(op: str, module: Any, record: CallRecord) -> Any:
         tensor = next((value for value in values if isinstance(value, tensors)), None)
         group = next((value for value in values if isinstance(value, groups)), None)
         frame: Any = sys._getframe(1)
-        while frame.f_back is not None and "/torch/" in frame.f_code.co_filename:
+        # torch's own functions make calls, too, through this one.
+        while frame.f_back and re.search(WITHIN, frame.f_code.co_filename):
             frame = frame.f_back
         at = record.begin(op, tensor, group, frame)
         result = function(*args, **kwargs)
