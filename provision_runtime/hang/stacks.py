@@ -78,7 +78,9 @@ def variables(pid: int, timeout_s: float) -> list[tuple[Frame, dict[str, str]]]:
     except StacksUnreadable:
         return []
     frames = []
-    for frame in next(entry["frames"] for entry in entries if entry["os_thread_id"] == pid):
+    # Of a process that ends meanwhile, py-spy may show no main thread.
+    threads = [entry["frames"] for entry in entries if entry["os_thread_id"] == pid]
+    for frame in threads[0] if threads else ():
         values = {str(local["name"]): str(local["repr"]) for local in frame["locals"] or ()}
         frames.append((frame_at(frame["name"], frame["filename"], frame["line"], ""), values))
     return frames
