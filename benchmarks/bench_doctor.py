@@ -1,4 +1,4 @@
-"""Seconds of `provision doctor`: on this machine, with --deep, on a captured one with 8 GPUs, and where nvidia-smi hangs.
+"""Seconds of `provision doctor`: on this machine, on a captured one with 8 GPUs, and where nvidia-smi hangs.
 
 Usage: python benchmarks/bench_doctor.py
 """
@@ -17,7 +17,7 @@ from measure import PROVISION, box
 ROOT = Path(__file__).resolve().parent.parent
 CAPTURE = ROOT / "tests" / "captures" / "healthy-8gpu"
 RUNS = 5
-TARGET_S, DEEP_TARGET_S = 3.0, 10.0
+TARGET_S = 3.0
 
 
 def seconds(command: list[str], **variables: str) -> tuple[float, float]:
@@ -47,7 +47,6 @@ def main() -> None:
     path = hanging_tool()
     rows: list[tuple[str, list[str], float | None, dict[str, str]]] = [
         ("doctor", [PROVISION, "doctor"], TARGET_S, {}),
-        ("doctor --deep", [PROVISION, "doctor", "--deep"], DEEP_TARGET_S, {}),
         ("a captured machine with 8 GPUs", captured, TARGET_S, {}),
         ("doctor, nvidia-smi hangs", [PROVISION, "doctor"], None, {"PATH": path}),
     ]

@@ -76,6 +76,9 @@ class Node:
         return [self.name, self.host] if self.host else [self.name]
 
 
+Nodes = Sequence[Node]
+
+
 @frozen
 class NodeDefaults:
     """How provision works on nodes.

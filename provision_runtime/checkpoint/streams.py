@@ -7,36 +7,12 @@ waited for before anything is read or written.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     import torch
-
-
-def values_in(value: Any) -> Iterator[Any]:
-    """What nested dicts, lists and tuples hold that is none of these."""
-    if isinstance(value, Mapping):
-        value = value.values()
-    elif not isinstance(value, (list, tuple)):
-        yield value
-        return
-    for inner in value:
-        yield from values_in(inner)
-
-
-def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors in nested dicts, lists and tuples.
-
-    Not those inside other objects, such as ShardedTensor.
-    """
-    import torch
-
-    for inner in values_in(value):
-        if isinstance(inner, torch.Tensor) and not hasattr(inner, "local_shards"):
-            yield inner
 
 
 def devices_of(tensors: Iterable[torch.Tensor]) -> set[torch.device]:

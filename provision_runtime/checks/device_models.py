@@ -11,7 +11,7 @@ from ..report.codec import packaged_json
 
 class Model(TypedDict, total=False):
     """name: a pattern of the product's name. nvlinks: those that the board wires, with their rate in
-    one direction; nvls: their switch can sum. bridge: only a bridge joins two GPUs, with so many
+    one direction. bridge: only a bridge joins two GPUs, with so many
     links. c2c: NVLink joins GPU and processor. multi_node: GPUs in an NVLink domain of several hosts.
     peer_access: whether the driver lets GPUs reach one another's memory.
 
@@ -22,7 +22,6 @@ class Model(TypedDict, total=False):
     name: str
     nvlinks: int
     nvlink_gb_s: float
-    nvls: bool
     bridge: bool
     bridge_links: int
     c2c: bool

@@ -9,13 +9,11 @@ import struct
 from typing import TYPE_CHECKING
 
 from ..fs.files import read_text
-from .probe import Probe, observation
+from .probe import Findings, Probe, observation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-    from ..report.diagnosis import ObservedFinding
     from .machine import Machine
 
 PRIVATE_KEY = "PRIVATE KEY"
@@ -26,7 +24,7 @@ WRITABLE_FOR_ANYBODY = stat.S_IWGRP | stat.S_IWOTH
 OPEN_FOR_ANYBODY = stat.S_IRWXG | stat.S_IRWXO
 
 
-def keys(machine: Machine) -> Iterator[ObservedFinding]:
+def keys(machine: Machine) -> Findings:
     """What ssh and sshd (StrictModes) refuse: keys that others may read, and a home, folder or
     authorized_keys that others may write."""
     folder = f"{machine.home}/.ssh"
@@ -55,7 +53,7 @@ def _mode(path: Path) -> int:
         return 0
 
 
-def agent(machine: Machine) -> Iterator[ObservedFinding]:
+def agent(machine: Machine) -> Findings:
     path = machine.environment.get("SSH_AUTH_SOCK", "")
     if not path or not machine.is_real:
         return

@@ -11,12 +11,9 @@ import stat
 from typing import TYPE_CHECKING
 
 from ..report.text import format_bytes
-from .probe import Probe, observation
+from .probe import Findings, Probe, observation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ..report.diagnosis import ObservedFinding
     from .machine import Machine
 
 # The next download may fill a quota that is used to this share.
@@ -66,7 +63,7 @@ QUOTA_ROW = re.compile(
 )
 
 
-def basics(machine: Machine) -> Iterator[ObservedFinding]:
+def basics(machine: Machine) -> Findings:
     """What most programs rely on."""
     if not machine.is_real:
         return
@@ -96,7 +93,7 @@ def null_device_problem(path: str) -> str:
     return ""
 
 
-def home(machine: Machine) -> Iterator[ObservedFinding]:
+def home(machine: Machine) -> Findings:
     folder = machine.path(machine.home)
     problem = ""
     if not folder.is_dir():
@@ -110,7 +107,7 @@ def home(machine: Machine) -> Iterator[ObservedFinding]:
         yield observation("home-unwritable", message, f"statvfs {machine.home}", problem)
 
 
-def quotas(machine: Machine) -> Iterator[ObservedFinding]:
+def quotas(machine: Machine) -> Findings:
     output = machine.run("quota", "-w", "-p")
     for row in QUOTA_ROW.finditer(output.text if output else ""):
         used_kib, soft, hard, files, soft_files, hard_files = map(int, row.groups()[1:])
@@ -129,7 +126,7 @@ def quotas(machine: Machine) -> Iterator[ObservedFinding]:
                 yield observation(id, message, "quota -w -p", text)
 
 
-def start_files(machine: Machine) -> Iterator[ObservedFinding]:
+def start_files(machine: Machine) -> Findings:
     """Each line that changes what environments see, in every new shell."""
     for name in START_FILES:
         path = os.path.join(machine.home, name)

@@ -10,7 +10,6 @@ from . import (
     disks,
     fabric,
     gpus,
-    imports,
     network,
     notebooks,
     packages,
@@ -33,16 +32,14 @@ PROBES: tuple[Probe, ...] = (
     *notebooks.PROBES,
     *access.PROBES,
     *account.PROBES,
-    *imports.PROBES,
 )
 
 
 def select(machine: Machine, only: Sequence[str] = ()) -> list[Probe]:
     """The probes for this machine; with ids of findings, those that can report them."""
-    probes = []
-    for probe in PROBES:
-        is_possible = machine.prefix is not None or not probe.needs_prefix
-        is_requested = not only or bool(set(only) & set(probe.ids))
-        if is_possible and is_requested and (machine.is_deep or not probe.deep):
-            probes.append(probe)
-    return probes
+    return [
+        probe
+        for probe in PROBES
+        if (machine.prefix is not None or not probe.needs_prefix)
+        and (not only or set(only) & set(probe.ids))
+    ]

@@ -32,9 +32,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--only", action="append", metavar="ID", help="look only for this finding (repeatable)"
     )
     parser.add_argument(
-        "--deep", action="store_true", help="also import torch, and wait longer for slow tools"
-    )
-    parser.add_argument(
         "--peers", action="store_true", help="jobs of this host run on several hosts together"
     )
     output = parser.add_mutually_exclusive_group()
@@ -63,9 +60,7 @@ def run(options: argparse.Namespace) -> int:
     if options.script:
         diagnosis = examine_script(options.script)
     else:
-        diagnosis = examine(
-            options.prefix, options.only or (), options.deep, options.peers, options.root
-        )
+        diagnosis = examine(options.prefix, options.only or (), options.peers, options.root)
     document: reports.Diagnosis = public_document(diagnosis)
     if options.json:
         print(json.dumps(document, indent=1))
@@ -77,19 +72,15 @@ def run(options: argparse.Namespace) -> int:
 
 
 def examine(
-    prefix: str | None,
-    only: Sequence[str],
-    is_deep: bool,
-    has_peers: bool,
-    root: Path | None = None,
+    prefix: str | None, only: Sequence[str], has_peers: bool, root: Path | None = None
 ) -> reports.Diagnosis:
     """prefix: "" for none, None for that of this Python. only: ids of findings; empty for all."""
     if root is None:
         if prefix is None and any(Path(sys.prefix).glob(TORCH_FILE)):
             prefix = sys.prefix  # else it is the system's Python
-        examined = machine.this_machine(prefix or None, has_peers, is_deep)
+        examined = machine.this_machine(prefix or None, has_peers)
     else:
-        examined = machine.captured_machine(root.absolute(), prefix, has_peers, is_deep)
+        examined = machine.captured_machine(root.absolute(), prefix, has_peers)
     diagnosis = runner.diagnose(examined, catalog.select(examined, only))
     if only:
         ids = {*only, "probe-late", "probe-failed"}

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 from ..fs import mounts
 from ..fs.files import nearest_existing
 from ..report.text import format_bytes
-from .probe import Probe, observation
+from .probe import Findings, Probe, observation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..report.diagnosis import ObservedFinding
     from .machine import Machine
 
 # What one environment needs: a prefix of torch 2.3.1 for CUDA 12.1 with its byte code, as du(1)
@@ -47,7 +46,7 @@ OBJECT_STORES = (
 )
 
 
-def space(machine: Machine) -> Iterator[ObservedFinding]:
+def space(machine: Machine) -> Findings:
     """Each file system once, under the first name that leads to it."""
     devices = set()
     for name, path in _folders(machine):
@@ -92,7 +91,7 @@ def _folders(machine: Machine) -> Iterator[tuple[str, str]]:
         yield "environment", machine.prefix
 
 
-def object_store(machine: Machine) -> Iterator[ObservedFinding]:
+def object_store(machine: Machine) -> Findings:
     """The working folder and that of scratch files; other mounts may only be read."""
     all_mounts = mounts.parse(machine.read("/proc/self/mountinfo"))
     for variable in ("PWD", "SCRATCH"):

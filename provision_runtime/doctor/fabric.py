@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..facts import libraries, limits, wires
 from ..fs.files import read_text
 from .network import ROUTE, ROUTES
-from .probe import Limitation, Probe, observation
+from .probe import Findings, Limitation, Probe, observation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from ..report.diagnosis import ObservedFinding
     from .machine import Machine
     from .probe import Result
 
@@ -31,7 +30,7 @@ MULTI_GPU = 4
 ACTIVE = "ACTIVE"
 
 
-def adapters(machine: Machine) -> Iterator[ObservedFinding]:
+def adapters(machine: Machine) -> Findings:
     ports = _active_ports(machine)
     if ports and not limits.infiniband(machine.root)["usable"]:
         names = ", ".join(sorted({port.parent.parent.name for port in ports}))
@@ -123,7 +122,7 @@ def ports(machine: Machine) -> Iterator[Result]:
             yield observation("adapter-missing", message, INFINIBAND, names)
 
 
-def named_adapters(machine: Machine) -> Iterator[ObservedFinding]:
+def named_adapters(machine: Machine) -> Findings:
     """NCCL_IB_HCA: names or their beginnings, `=` for exactly these, `^` for all others."""
     value = machine.environment.get("NCCL_IB_HCA", "")
     entries = [entry.strip().partition(":")[0] for entry in value.lstrip("^=").split(",")]
@@ -139,7 +138,7 @@ def named_adapters(machine: Machine) -> Iterator[ObservedFinding]:
         yield observation("nccl-hca", message, "variable NCCL_IB_HCA", value)
 
 
-def gid(machine: Machine) -> Iterator[ObservedFinding]:
+def gid(machine: Machine) -> Findings:
     """The configured GID index of each active RoCE port."""
     value = machine.environment.get("NCCL_IB_GID_INDEX", "")
     for port in _roce_ports(machine) if value.isdigit() else ():
@@ -154,7 +153,7 @@ def gid(machine: Machine) -> Iterator[ObservedFinding]:
             return
 
 
-def rails(machine: Machine) -> Iterator[ObservedFinding]:
+def rails(machine: Machine) -> Findings:
     """Adapters that are each in a separate network, without a gateway from one to another."""
     if machine.environment.get("NCCL_CROSS_NIC") != "1":
         return
@@ -170,7 +169,7 @@ def rails(machine: Machine) -> Iterator[ObservedFinding]:
         yield observation("cross-rail", message, "variable NCCL_CROSS_NIC", "1")
 
 
-def gpu_direct(machine: Machine) -> Iterator[ObservedFinding]:
+def gpu_direct(machine: Machine) -> Findings:
     if not _active_ports(machine) or not libraries.pci_gpus(machine.root):
         return
     modules = machine.read("/proc/modules")

@@ -12,20 +12,18 @@ from ..checks.kernel_log import kernel_findings
 from ..facts import gpu_health, libraries
 from ..fs.files import read_text
 from ..report.findings import BY_AREA
-from .probe import Limitation, Probe, judged, observation
+from .probe import Findings, Limitation, Probe, judged, observation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..report.diagnosis import ObservedFinding
     from .machine import Machine
     from .probe import Result
 
 # In /sys: the PCI class of NVSwitches (bridge, other).
 NVSWITCH_CLASS = "0x0680"
 # Without persistence mode the driver needs seconds to wake the GPUs.
-SMI_S = 2.5
-SMI_DEEP_S = 20.0
+SMI_S = 10.0
 IMEX_DEVICE = "nvidia-caps-imex-channels"
 # Folders in which the container toolkit writes its device specifications (CDI).
 CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
@@ -40,7 +38,7 @@ FABRIC_START = re.compile("Fabric Manager Log initializ|Successfully configured 
 def health(machine: Machine) -> Iterator[Result]:
     """Everything that nvidia-smi reports, in one probe: only that one hangs if the driver does."""
     on_bus = libraries.pci_gpus(machine.root)
-    output = machine.run("nvidia-smi", *gpu_health.QUERY, timeout_s=SMI_DEEP_S)
+    output = machine.run("nvidia-smi", *gpu_health.QUERY, timeout_s=SMI_S)
     if output is None:
         if on_bus:
             message = f"{len(on_bus)} NVIDIA GPUs, but no driver: there is no nvidia-smi"
@@ -86,7 +84,7 @@ def health(machine: Machine) -> Iterator[Result]:
         yield from _imex_service(machine)
 
 
-def _imex_service(machine: Machine) -> Iterator[ObservedFinding]:
+def _imex_service(machine: Machine) -> Findings:
     """The service that lets GPUs of several hosts share memory over NVLink."""
     service = machine.run("nvidia-imex-ctl", "-q")
     domain = machine.run("nvidia-imex-ctl", "-N")
@@ -99,9 +97,9 @@ def _imex_service(machine: Machine) -> Iterator[ObservedFinding]:
         yield observation("imex-down", message, "nvidia-imex-ctl", state)
 
 
-def _links(machine: Machine, log: gpu_health.DriverLog) -> Iterator[ObservedFinding]:
-    status = machine.run("nvidia-smi", *gpu_health.NVLINK_STATUS, timeout_s=SMI_DEEP_S)
-    errors = machine.run("nvidia-smi", *gpu_health.NVLINK_ERRORS, timeout_s=SMI_DEEP_S)
+def _links(machine: Machine, log: gpu_health.DriverLog) -> Findings:
+    status = machine.run("nvidia-smi", *gpu_health.NVLINK_STATUS, timeout_s=SMI_S)
+    errors = machine.run("nvidia-smi", *gpu_health.NVLINK_ERRORS, timeout_s=SMI_S)
     for finding, evidence in judge.nvlink_findings(
         gpu_health.parse_nvlinks(status.text if status else ""),
         gpu_health.parse_nvlink_errors(errors.text if errors else ""),
@@ -135,7 +133,7 @@ def logs(machine: Machine) -> Iterator[Result]:
         yield Limitation(message, "sudo dmesg -T | grep -i xid")
 
 
-def compat_library(machine: Machine) -> Iterator[ObservedFinding]:
+def compat_library(machine: Machine) -> Findings:
     """A libcuda of a compat folder that the loader takes first, and that is not the driver's."""
     driver = libraries.driver_version(machine.root)
     if driver is None:
@@ -160,7 +158,7 @@ def _library_folders(machine: Machine) -> Iterator[tuple[str, str]]:
                 yield line.strip(), machine.name(file)
 
 
-def imex(machine: Machine) -> Iterator[ObservedFinding]:
+def imex(machine: Machine) -> Findings:
     """Multi-node NVLink: the driver offers IMEX channels, and this process has none."""
     # One GPU has nobody to share memory with.
     is_alone = len(libraries.pci_gpus(machine.root)) == 1
@@ -192,13 +190,7 @@ def container_runtime(machine: Machine) -> Iterator[Result]:
 
 
 PROBES = (
-    Probe(
-        "GPUs",
-        ("gpu-lost", *BY_AREA["GPUs"]),
-        health,
-        deadline_s=SMI_S,
-        deep_deadline_s=SMI_DEEP_S + 2.0,
-    ),
+    Probe("GPUs", ("gpu-lost", *BY_AREA["GPUs"]), health, deadline_s=SMI_S),
     Probe("logs", tuple(BY_AREA["logs of kernel and drivers"]), logs),
     Probe("CUDA compatibility library", ("compat-library",), compat_library),
     Probe("IMEX channels", ("imex-channel",), imex),

@@ -40,8 +40,6 @@ class Machine:
     home: str = "/"
     prefix: str | None = None
     has_peers: bool = False
-    # Takes longer: runs code of the environment, or slow tools.
-    is_deep: bool = False
 
     @property
     def is_real(self) -> bool:
@@ -88,9 +86,7 @@ class Machine:
         return ToolOutput(child.returncode, child.stdout.decode(errors="replace"))
 
 
-def this_machine(
-    prefix: str | None = None, has_peers: bool = False, is_deep: bool = False
-) -> Machine:
+def this_machine(prefix: str | None = None, has_peers: bool = False) -> Machine:
     environment = dict(os.environ)
     if environment.get("HOME"):
         home = environment["HOME"]
@@ -99,12 +95,10 @@ def this_machine(
             home = pwd.getpwuid(os.getuid()).pw_dir
         except KeyError:  # no such number in the user database
             home = "/"
-    return Machine(REAL_ROOT, environment, home, prefix, has_peers, is_deep)
+    return Machine(REAL_ROOT, environment, home, prefix, has_peers)
 
 
-def captured_machine(
-    root: Path, prefix: str | None = None, has_peers: bool = False, is_deep: bool = False
-) -> Machine:
+def captured_machine(root: Path, prefix: str | None, has_peers: bool) -> Machine:
     """The machine whose files are below a folder; its variables are in proc/self/environ."""
     environment = {}
     text = read_text(root / "proc/self/environ")
@@ -113,4 +107,4 @@ def captured_machine(
         if equals:
             environment[name] = value
     home = environment.get("HOME", "/root")
-    return Machine(root, environment, home, prefix, has_peers, is_deep)
+    return Machine(root, environment, home, prefix, has_peers)

@@ -10,12 +10,9 @@ from typing import TYPE_CHECKING
 from ..checks.interfaces import INTERFACE_VARIABLES, configured_interface
 from ..comm import listeners
 from ..comm.addresses import is_loopback
-from .probe import Probe, observation
+from .probe import Findings, Probe, observation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ..report.diagnosis import ObservedFinding
     from .machine import Machine
 
 # torchrun's default.
@@ -27,7 +24,7 @@ ROUTE = re.compile(r"(?m)^(\S+)\t(\w{8})\t(\w{8})\t(\w{4})\t\S+\t\S+\t(\S+)\t(\w
 ROUTE_UP = 0x1
 
 
-def host_name(machine: Machine) -> Iterator[ObservedFinding]:
+def host_name(machine: Machine) -> Findings:
     name, addresses = _host_addresses(machine)
     if not addresses:
         message = f"{name} does not resolve on this host"
@@ -59,7 +56,7 @@ def _host_addresses(machine: Machine) -> tuple[str, list[str]]:
     return name, [fields[0] for fields in rows if name in fields[1:]]
 
 
-def routes(machine: Machine) -> Iterator[ObservedFinding]:
+def routes(machine: Machine) -> Findings:
     """Two routes with the same network, mask and metric: the kernel takes whichever came first."""
     interfaces: dict[tuple[str, str, str], set[str]] = {}
     for name, destination, _, flags, metric, mask in ROUTE.findall(machine.read(ROUTES)):
@@ -74,7 +71,7 @@ def routes(machine: Machine) -> Iterator[ObservedFinding]:
             yield observation("routes-duplicate", message, ROUTES, network)
 
 
-def interfaces(machine: Machine) -> Iterator[ObservedFinding]:
+def interfaces(machine: Machine) -> Findings:
     available = [path.name for path in machine.glob("/sys/class/net", "*")]
     for backend, variable in INTERFACE_VARIABLES.items():
         try:
@@ -88,7 +85,7 @@ def interfaces(machine: Machine) -> Iterator[ObservedFinding]:
         yield observation("loopback-down", "the interface lo is down", file, "down")
 
 
-def port(machine: Machine) -> Iterator[ObservedFinding]:
+def port(machine: Machine) -> Findings:
     """MASTER_PORT; or torchrun's default port if a process of this user listens there, since that of
     another user may be a healthy job."""
     if not machine.is_real:

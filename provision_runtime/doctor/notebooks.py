@@ -9,13 +9,11 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from ..fs.files import read_text
-from .probe import Probe, observation
+from .probe import Findings, Probe, observation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-    from ..report.diagnosis import ObservedFinding
     from .machine import Machine
 
 # Where Jupyter looks for data besides JUPYTER_PATH (jupyter_core's paths).
@@ -24,7 +22,7 @@ SYSTEM_FOLDERS = ("/usr/local/share/jupyter", "/usr/share/jupyter")
 SERVER_FILES = ("jpserver-*.json", "nbserver-*.json")
 
 
-def kernels(machine: Machine) -> Iterator[ObservedFinding]:
+def kernels(machine: Machine) -> Findings:
     variables = machine.environment
     data = variables.get("JUPYTER_DATA_DIR") or f"{machine.home}/.local/share/jupyter"
     more = filter(os.path.isabs, variables.get("JUPYTER_PATH", "").split(os.pathsep))
@@ -33,7 +31,7 @@ def kernels(machine: Machine) -> Iterator[ObservedFinding]:
             yield from _kernel(machine, file)
 
 
-def _kernel(machine: Machine, file: Path) -> Iterator[ObservedFinding]:
+def _kernel(machine: Machine, file: Path) -> Findings:
     specification = _read_json(file)
     program = str((specification.get("argv") or [""])[0])
     if not os.path.isabs(program):
@@ -54,7 +52,7 @@ def _kernel(machine: Machine, file: Path) -> Iterator[ObservedFinding]:
         yield observation("kernel-unactivated", message, source, program)
 
 
-def servers(machine: Machine) -> Iterator[ObservedFinding]:
+def servers(machine: Machine) -> Findings:
     folder = machine.environment.get("JUPYTER_RUNTIME_DIR") or (
         f"{machine.home}/.local/share/jupyter/runtime"
     )

@@ -13,12 +13,9 @@ from ..checks.releases import device_id_hangs, numbers
 from ..checks.surroundings import list_names
 from ..facts import libraries, origins
 from ..fs.files import read_text
-from .probe import Probe, judged, observation
+from .probe import Findings, Probe, judged, observation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ..report.diagnosis import ObservedFinding
     from .machine import Machine
 
 # In a prefix.
@@ -80,7 +77,7 @@ def distributions(site_packages: Path) -> dict[str, DistInfo]:
     return result
 
 
-def packages(machine: Machine) -> Iterator[ObservedFinding]:
+def packages(machine: Machine) -> Findings:
     torch = find_torch(machine)
     if torch is None:
         return
@@ -116,7 +113,7 @@ def packages(machine: Machine) -> Iterator[ObservedFinding]:
         yield observation("cpu-build", message, torch.source, "cuda = None")
 
 
-def _mixed_wheels(machine: Machine, installed: dict[str, DistInfo]) -> Iterator[ObservedFinding]:
+def _mixed_wheels(machine: Machine, installed: dict[str, DistInfo]) -> Findings:
     """Two families with a library of the same name: one has overwritten the other's."""
     families: dict[str, list[str]] = {}
     for name in installed:
@@ -132,14 +129,14 @@ def _mixed_wheels(machine: Machine, installed: dict[str, DistInfo]) -> Iterator[
             yield observation("cuda-wheels-mixed", message, source, min(shared), command)
 
 
-def driver(machine: Machine) -> Iterator[ObservedFinding]:
+def driver(machine: Machine) -> Findings:
     torch = find_torch(machine)
     version = libraries.driver_version(machine.root)
     finding = gpu_judge.driver_finding(version, torch.cuda if torch else None)
     yield from judged(finding, "/proc/driver/nvidia/version", version)
 
 
-def glibc(machine: Machine) -> Iterator[ObservedFinding]:
+def glibc(machine: Machine) -> Findings:
     """The wheel that needs the newest glibc, if this host's is older."""
     torch = find_torch(machine)
     output = machine.run("getconf", "GNU_LIBC_VERSION")
@@ -158,7 +155,7 @@ def glibc(machine: Machine) -> Iterator[ObservedFinding]:
         yield observation("glibc-old", message, "getconf GNU_LIBC_VERSION", match[1])
 
 
-def toolkit(machine: Machine) -> Iterator[ObservedFinding]:
+def toolkit(machine: Machine) -> Findings:
     torch = find_torch(machine)
     if torch is None or torch.cuda is None:
         return
@@ -172,7 +169,7 @@ def toolkit(machine: Machine) -> Iterator[ObservedFinding]:
         yield observation("cuda-toolkit-other", message, f"{compiler} --version", match[1])
 
 
-def contamination(machine: Machine) -> Iterator[ObservedFinding]:
+def contamination(machine: Machine) -> Findings:
     """What comes before an environment's packages and libraries. Without an environment: what
     would come before those of any."""
     torch = find_torch(machine)
@@ -206,9 +203,7 @@ def contamination(machine: Machine) -> Iterator[ObservedFinding]:
         yield from judged(finding, source, value, command)
 
 
-def _shadowing(
-    id: str, folder: str, names: set[str], modules: set[str]
-) -> Iterator[ObservedFinding]:
+def _shadowing(id: str, folder: str, names: set[str], modules: set[str]) -> Findings:
     """A folder whose modules come before those of the environment."""
     command = SHADOWED_BY[id]
     hidden = list_names(sorted(names & modules))

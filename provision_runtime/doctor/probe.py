@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, List, NamedTuple, TypedDict, Union
+from typing import TYPE_CHECKING, Iterator, List, NamedTuple, TypedDict, Union
 
 from ..dataclass import frozen
 from ..report.diagnosis import Evidence, ObservedFinding
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from .machine import Machine
 
 DEADLINE_S = 2.0
-DEEP_DEADLINE_S = 8.0
 
 
 class Limitation(NamedTuple):
@@ -25,6 +24,7 @@ class Limitation(NamedTuple):
     command: str = ""
 
 
+Findings = Iterator[ObservedFinding]
 Result = Union[ObservedFinding, Limitation]
 
 
@@ -38,18 +38,13 @@ class ProbeResult(TypedDict, total=False):
 
 @frozen
 class Probe:
-    """ids: all findings that it can report. deep: runs only on request."""
+    """ids: all findings that it can report."""
 
     name: str
     ids: tuple[str, ...]
     run: Callable[[Machine], Iterable[Result]]
     deadline_s: float = DEADLINE_S
-    deep_deadline_s: float = DEEP_DEADLINE_S
     needs_prefix: bool = False
-    deep: bool = False
-
-    def limit_s(self, machine: Machine) -> float:
-        return self.deep_deadline_s if machine.is_deep else self.deadline_s
 
 
 def observe(probe: Probe, machine: Machine) -> ProbeResult:

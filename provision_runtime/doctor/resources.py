@@ -9,12 +9,9 @@ from typing import TYPE_CHECKING
 from ..checks import surroundings
 from ..facts import libraries, limits, nccl
 from ..report.text import format_bytes, format_count
-from .probe import Probe, judged, observation
+from .probe import Findings, Probe, judged, observation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ..report.diagnosis import ObservedFinding
     from .machine import Machine
 
 # How near to its limit the kubelet lets a node's memory come before it evicts pods
@@ -28,21 +25,21 @@ def local_ranks(machine: Machine) -> int:
     return max(1, gpus)
 
 
-def shared_memory(machine: Machine) -> Iterator[ObservedFinding]:
+def shared_memory(machine: Machine) -> Findings:
     shm = limits.shared_memory(machine.root)
     size, free = (shm["bytes"], shm["free_bytes"]) if shm else (None, None)
     finding = surroundings.shared_memory_finding(size, free, local_ranks(machine))
     yield from judged(finding, "statvfs /dev/shm", f"{size} bytes, {free} free")
 
 
-def temporary_folder(machine: Machine) -> Iterator[ObservedFinding]:
+def temporary_folder(machine: Machine) -> Findings:
     folders = limits.temporary_folders(machine.environment, machine.root)
     # The smoke test knows by its Python whether a path is too long.
     finding = surroundings.temporary_folder_finding(folders, replaces_long=True)
     yield from judged(finding, "folders for temporary files", ", ".join(folders))
 
 
-def process_limits(machine: Machine) -> Iterator[ObservedFinding]:
+def process_limits(machine: Machine) -> Findings:
     facts = limits.collect(machine.root)
     finding = surroundings.open_files_finding(facts["nofile"], local_ranks(machine))
     yield from judged(finding, "/proc/self/limits, Max open files", facts["nofile"])
@@ -50,7 +47,7 @@ def process_limits(machine: Machine) -> Iterator[ObservedFinding]:
     yield from judged(finding, "/proc/self/limits, Max locked memory", facts["memlock"])
 
 
-def cpus(machine: Machine) -> Iterator[ObservedFinding]:
+def cpus(machine: Machine) -> Findings:
     facts = limits.cpus(machine.root)
     finding = surroundings.quota_finding(facts)
     yield from judged(finding, "quota of the cgroup, CPUs", facts["quota"])
@@ -59,7 +56,7 @@ def cpus(machine: Machine) -> Iterator[ObservedFinding]:
     yield from judged(finding, "variable OMP_NUM_THREADS", threads)
 
 
-def memory(machine: Machine) -> Iterator[ObservedFinding]:
+def memory(machine: Machine) -> Findings:
     for group in limits.memory_groups(machine.root):
         folder = group["folder"]
         if group["oom_kills"]:
@@ -71,12 +68,12 @@ def memory(machine: Machine) -> Iterator[ObservedFinding]:
             yield observation("memory-limit", message, folder, f"{usage} of {limit} bytes")
 
 
-def iommu(machine: Machine) -> Iterator[ObservedFinding]:
+def iommu(machine: Machine) -> Findings:
     finding = surroundings.iommu_finding(libraries.pci_gpus(machine.root))
     yield from judged(finding, "/sys/bus/pci/devices/*/iommu_group/type", finding)
 
 
-def nccl_settings(machine: Machine) -> Iterator[ObservedFinding]:
+def nccl_settings(machine: Machine) -> Findings:
     # NCCL takes the home from the user database, not from $HOME.
     home = nccl.home() if machine.is_real else Path(machine.home)
     texts = [(str(path), machine.read(str(path))) for path in nccl.files(machine.environment, home)]

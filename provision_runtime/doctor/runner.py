@@ -56,7 +56,7 @@ def diagnose(machine: Machine, probes: Sequence[Probe]) -> Diagnosis:
     first, as one finding."""
     started = time.monotonic()
     children = [_start(machine, probe) for probe in probes]
-    _wait(machine, children)
+    _wait(children)
     findings: list[ObservedFinding] = []
     notes: list[list[str]] = []
     runs = []
@@ -79,7 +79,7 @@ def diagnose(machine: Machine, probes: Sequence[Probe]) -> Diagnosis:
         message = f"no result from {', '.join(names)}: {reason}"
         lost.append(observation("probe-failed", message, "probe", ", ".join(names)))
     if late:
-        limit_s = max(child.probe.limit_s(machine) for child in late)
+        limit_s = max(child.probe.deadline_s for child in late)
         names = [child.probe.name for child in late]
         message = f"no result within {limit_s:g} s: {', '.join(names)}"
         waits = ", ".join(child.waits_in for child in late)
@@ -99,14 +99,14 @@ def diagnose(machine: Machine, probes: Sequence[Probe]) -> Diagnosis:
     )
 
 
-def _wait(machine: Machine, children: Sequence[_Child]) -> None:
+def _wait(children: Sequence[_Child]) -> None:
     """Read what the children write until each has ended, or its time is over."""
     with selectors.DefaultSelector() as selector:
         for child in children:
             selector.register(child.descriptor, selectors.EVENT_READ)
         running = list(children)
         while running:
-            next_end = min(child.started + child.probe.limit_s(machine) for child in running)
+            next_end = min(child.started + child.probe.deadline_s for child in running)
             ready = selector.select(max(0.0, next_end - time.monotonic()))
             readable = {key.fd for key, _ in ready}
             for child in list(running):
@@ -117,7 +117,7 @@ def _wait(machine: Machine, children: Sequence[_Child]) -> None:
                     if data:
                         continue
                     os.waitpid(child.pid, 0)
-                elif passed_s < child.probe.limit_s(machine):
+                elif passed_s < child.probe.deadline_s:
                     continue
                 else:
                     child.waits_in = _waits_in(child.pid)

@@ -11,12 +11,11 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from ..dataclass import frozen
-from .probe import observation
+from .probe import Findings, observation
 from .program_source import read_program
 from .programs import examine_program
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from ..report.diagnosis import ObservedFinding
@@ -196,7 +195,7 @@ def parse_options(text: str) -> dict[str, str]:
     return options
 
 
-def _options_of_sbatch(script: BatchScript) -> Iterator[ObservedFinding]:
+def _options_of_sbatch(script: BatchScript) -> Findings:
     for name, value in script.options.items():
         if "$" in value:
             message = f"sbatch expands no variable: {name} is {value}"
@@ -207,7 +206,7 @@ def _options_of_sbatch(script: BatchScript) -> Iterator[ObservedFinding]:
             return
 
 
-def _cpus(script: BatchScript, slurm_version: str | None) -> Iterator[ObservedFinding]:
+def _cpus(script: BatchScript, slurm_version: str | None) -> Findings:
     cpus = script.options.get("--cpus-per-task", "1")
     version = tuple(map(int, re.findall(r"\d+", slurm_version or "")[:2])) or FORGETS_CPUS[0]
     forgets_cpus = FORGETS_CPUS[0] <= version < FORGETS_CPUS[1]
@@ -222,7 +221,7 @@ def _cpus(script: BatchScript, slurm_version: str | None) -> Iterator[ObservedFi
             yield script.fault("srun-cpus", message, step)
 
 
-def _hidden_gpus(script: BatchScript) -> Iterator[ObservedFinding]:
+def _hidden_gpus(script: BatchScript) -> Findings:
     """One GPU per task, and several tasks on a node."""
     for step in script.steps or [ScriptLine(1, "")]:
         options = script.options_of(step)
@@ -236,7 +235,7 @@ def _hidden_gpus(script: BatchScript) -> Iterator[ObservedFinding]:
             return
 
 
-def _early_expansion(script: BatchScript) -> Iterator[ObservedFinding]:
+def _early_expansion(script: BatchScript) -> Findings:
     """A task's variable that the batch script expands for srun, directly or through a variable of
     its own."""
     # The only task of a job has the same numbers as the batch script.
@@ -264,7 +263,7 @@ def _shell_text(text: str) -> str:
     return re.sub(rf"(?s){_QUOTED}", lambda match: re.sub(r"(?s)\\.", "", match[1] or ""), text)
 
 
-def _node_count(script: BatchScript) -> Iterator[ObservedFinding]:
+def _node_count(script: BatchScript) -> Findings:
     nodes = script.options.get("--nodes", "")
     for line in script.lines if nodes.isdigit() else ():
         match = re.search(NODE_COUNT + r"(\d+)(?::(\d+))?", script.expanded(line.text))
@@ -274,7 +273,7 @@ def _node_count(script: BatchScript) -> Iterator[ObservedFinding]:
             return
 
 
-def _worlds(script: BatchScript) -> Iterator[ObservedFinding]:
+def _worlds(script: BatchScript) -> Findings:
     """Launchers whose nodes do not form one world, in a job of several nodes."""
     if not script.spans_nodes:
         return
@@ -320,7 +319,7 @@ def _tasks_per_node(options: dict[str, str]) -> int:
     return int(per_node) if per_node.isdigit() else 1
 
 
-def _addresses(script: BatchScript) -> Iterator[ObservedFinding]:
+def _addresses(script: BatchScript) -> Findings:
     """Addresses of the store that some node cannot reach."""
     for line in script.lines if script.spans_nodes else ():
         if re.search(ENDPOINT + LOOPBACK, line.text):
@@ -334,7 +333,7 @@ def _addresses(script: BatchScript) -> Iterator[ObservedFinding]:
                 yield script.fault("address-uncertain", reason, line)
 
 
-def _gpu_variables(script: BatchScript) -> Iterator[ObservedFinding]:
+def _gpu_variables(script: BatchScript) -> Findings:
     """Variables of Slurm that are used as numbers, and are none."""
     unset = "" if "gpu" in script.options.get("--gres", "") else "0"
     values = {"SLURM_TASKS_PER_NODE": "8(x2)" if script.spans_nodes else "8"}
@@ -349,7 +348,7 @@ def _gpu_variables(script: BatchScript) -> Iterator[ObservedFinding]:
                 yield script.fault("gpu-variable", message, line)
 
 
-def _processes(script: BatchScript) -> Iterator[ObservedFinding]:
+def _processes(script: BatchScript) -> Findings:
     """More processes on a node than GPUs."""
     visible = re.search(r"CUDA_VISIBLE_DEVICES=['\"]?([\d,]+)", script.text)
     for line in script.lines:

@@ -21,8 +21,6 @@ from . import libraries, limits, nccl, origins
 from .digests import read_marker
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from .model import DeviceFacts, EnvironmentFacts, TorchFacts
 
 SCHEMA = 2
@@ -60,22 +58,14 @@ def collect() -> EnvironmentFacts:
     return facts
 
 
-def collect_in_child(
-    python: str = sys.executable, variables: Mapping[str, str] = os.environ
-) -> EnvironmentFacts:
-    """All facts, from a child process: if importing torch crashes or hangs, `error` says so. python:
-    of the environment that is described."""
-    # Where this package was sent over standard input it has no files, and the environment's own
-    # copy must do.
-    runtime = ["-m", "provision_runtime"]
-    if "__file__" in globals():
-        runtime = [str(Path(__file__).resolve().parent.parent)]
+def collect_in_child() -> EnvironmentFacts:
+    """All facts, from a child process: if importing torch crashes or hangs, `error` says so."""
+    package = str(Path(__file__).resolve().parent.parent)
     try:
         child = subprocess.run(
-            [python, "-B", *runtime, "facts", "--in-process"],
+            [sys.executable, "-B", package, "facts", "--in-process"],
             stdout=subprocess.PIPE,
             timeout=IMPORT_TIMEOUT_S,
-            env=dict(variables),
         )
         facts: EnvironmentFacts = json.loads(child.stdout)
         return facts

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from .model import RankState
 
+    States = Sequence[RankState]
+
 # Their cause, and the words before the detail of the state.
 _KINDS = {
     model.GONE: ("rank-gone", ""),
@@ -48,7 +50,7 @@ class Cause:
     line: Frame | None = None
 
 
-def cause_of(ranks: Sequence[RankState], difference: str) -> Cause | None:
+def cause_of(ranks: States, difference: str) -> Cause | None:
     """The likeliest cause that the states of a job's ranks allow.
 
     difference: the first recorded call that differs, as a sentence; empty if none does.
@@ -73,14 +75,14 @@ def cause_of(ranks: Sequence[RankState], difference: str) -> Cause | None:
     return cause
 
 
-def _cause(id: str, states: Sequence[RankState], message: str, line: Frame | None = None) -> Cause:
+def _cause(id: str, states: States, message: str, line: Frame | None = None) -> Cause:
     """states: of the ranks that it blames."""
     numbers = [state.rank for state in states]
     text = f"{name_ranks(numbers)} {message}"
     return Cause(id, numbers, text, CATALOG[id].advice, line or states[0].line)
 
 
-def _of_error(ranks: Sequence[RankState]) -> Cause | None:
+def _of_error(ranks: States) -> Cause | None:
     """Of ranks that have ended with an exception or a crash, the first that did not lose a peer."""
     failed = [state for state in ranks if state.error and not has_lost_peer(state.detail)]
     for state in sorted(failed, key=lambda state: state.error.time if state.error else 0):
@@ -101,7 +103,7 @@ def _of_error(ranks: Sequence[RankState]) -> Cause | None:
     return None
 
 
-def _of_kind(ranks: Sequence[RankState]) -> Cause | None:
+def _of_kind(ranks: States) -> Cause | None:
     """Of a rank that does not come to the collective in which others wait."""
     for kind, (id, words) in _KINDS.items():
         states = [state for state in ranks if state.kind == kind]
@@ -112,7 +114,7 @@ def _of_kind(ranks: Sequence[RankState]) -> Cause | None:
     return None
 
 
-def _of_ended(ranks: Sequence[RankState], waiting: list[RankState]) -> Cause | None:
+def _of_ended(ranks: States, waiting: list[RankState]) -> Cause | None:
     ended = [state for state in ranks if state.kind == model.ENDED]
     if not ended:
         return None
@@ -130,7 +132,7 @@ def _of_ended(ranks: Sequence[RankState], waiting: list[RankState]) -> Cause | N
     return _cause("early-exit", ended, text, waiting[0].line)
 
 
-def _of_constructor(ranks: Sequence[RankState], waiting: list[RankState]) -> Cause | None:
+def _of_constructor(ranks: States, waiting: list[RankState]) -> Cause | None:
     """Ranks that wait in DDP's constructor, at different steps of it."""
     steps = {
         state.rank: {frame.function for frame in state.frames} & _CONSTRUCTOR for state in waiting
@@ -141,7 +143,7 @@ def _of_constructor(ranks: Sequence[RankState], waiting: list[RankState]) -> Cau
     return None
 
 
-def _of_paths(waiting: Sequence[RankState]) -> Cause | None:
+def _of_paths(waiting: States) -> Cause | None:
     """Ranks that wait in different collectives, by the lines that led there."""
     groups: dict[Any, list[RankState]] = {}
     for state in waiting:
@@ -164,7 +166,7 @@ def _of_paths(waiting: Sequence[RankState]) -> Cause | None:
     return _of_file(waiting[:1]) if pairs else None
 
 
-def _of_file(states: Sequence[RankState]) -> Cause | None:
+def _of_file(states: States) -> Cause | None:
     """A collective in the file in which they wait, that only some ranks make."""
     line, call = states[0].line, states[0].collective
     is_starting = call is not None and call.op == "init_process_group"
@@ -174,9 +176,7 @@ def _of_file(states: Sequence[RankState]) -> Cause | None:
     return _on_one_rank(states, frame_at(line.function, line.file, guarded, ""), _ONE_MORE)
 
 
-def _paths(
-    here: Sequence[RankState], there: Sequence[RankState]
-) -> Iterator[tuple[Frame, int, int]]:
+def _paths(here: States, there: States) -> Iterator[tuple[Frame, int, int]]:
     """The user's frames of some ranks, the innermost first; the line of others in the same function, 0
     if they are not in it; and by how many lines these are past the call that led here."""
     lines = {(f.file, f.function): f.line for state in there[:1] for f in state.frames[::-1]}
@@ -187,9 +187,7 @@ def _paths(
         yield frame, lines.get((frame.file, frame.function), 0), lead
 
 
-def _of_condition(
-    here: Sequence[RankState], there: Sequence[RankState], is_on_rank: bool = True
-) -> Cause | None:
+def _of_condition(here: States, there: States, is_on_rank: bool = True) -> Cause | None:
     """Below a condition, on a rank or another, which the others have not met."""
     for frame, line, _ in _paths(here, there):
         if line or is_on_rank:
@@ -202,7 +200,7 @@ def _of_condition(
     return None
 
 
-def _of_try(here: Sequence[RankState], there: Sequence[RankState], block: str) -> Cause | None:
+def _of_try(here: States, there: States, block: str) -> Cause | None:
     """The others are in an except or finally block, and these in its try."""
     for frame, line, _ in _paths(here, there):
         if line and source.has_left_try(frame, line, block):
@@ -211,7 +209,7 @@ def _of_try(here: Sequence[RankState], there: Sequence[RankState], block: str) -
     return None
 
 
-def _of_loop(here: Sequence[RankState], there: Sequence[RankState]) -> Cause | None:
+def _of_loop(here: States, there: States) -> Cause | None:
     """The others went on after the loop that leads here."""
     for frame, line, is_past in _paths(here, there):
         is_over = (
@@ -227,7 +225,7 @@ def _of_loop(here: Sequence[RankState], there: Sequence[RankState]) -> Cause | N
     return None
 
 
-def _of_return(here: Sequence[RankState], there: Sequence[RankState]) -> Cause | None:
+def _of_return(here: States, there: States) -> Cause | None:
     """The others are no longer in a function: unless they have not come to it."""
     paths = list(_paths(here, there))
     for frame, line, lead in paths:
@@ -240,7 +238,7 @@ def _of_return(here: Sequence[RankState], there: Sequence[RankState]) -> Cause |
     return None
 
 
-def _of_skip(here: Sequence[RankState], there: Sequence[RankState]) -> Cause | None:
+def _of_skip(here: States, there: States) -> Cause | None:
     """The others are at an earlier line of the loop that leads here, and a step may be ended between."""
     for frame, line, _ in _paths(here, there):
         skip = source.skip(frame) if source.is_earlier_in_loop(frame, line) else 0
@@ -251,17 +249,17 @@ def _of_skip(here: Sequence[RankState], there: Sequence[RankState]) -> Cause | N
     return None
 
 
-def _names(states: Sequence[RankState]) -> str:
+def _names(states: States) -> str:
     return name_ranks([state.rank for state in states])
 
 
-def _on_one_rank(states: Sequence[RankState], line: Frame, text: str) -> Cause:
+def _on_one_rank(states: States, line: Frame, text: str) -> Cause:
     is_saving = any(_SAVING.search(frame.function) for frame in states[0].frames)
     id = "checkpoint-on-one-rank" if is_saving else "collective-on-one-rank"
     return _cause(id, states, text, line)
 
 
-def _parameter_difference(state: RankState, ranks: Sequence[RankState]) -> str:
+def _parameter_difference(state: RankState, ranks: States) -> str:
     """Which parameters of a rank differ from another's, by name and shape where both are known."""
     shapes = state.error.parameters if state.error else {}
     for other in ranks:

@@ -19,18 +19,16 @@ from .store_journal import append_journal, read_journal
 from .store_lock import locked, release
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
-    from .results import Activation, History
+    from .results import Activation, History, Texts
 
 RETAINED_ENVIRONMENTS = 3
 # An image that nobody went on receiving for this time is removed.
 PARTS_RETAINED_S = 7 * 86400.0
 
 
-def activate(
-    path: str, name: str, key: str, run: Mapping[str, str], is_shared: bool = False
-) -> Activation:
+def activate(path: str, name: str, key: str, run: Texts, is_shared: bool = False) -> Activation:
     """Make an installed environment the active one, and remove those that are no longer retained.
 
     is_shared: other nodes use this store too, and jobs there cannot be seen: nothing is removed.
@@ -80,7 +78,7 @@ def _latest_first(events: list[tuple[str, str]], kind: str) -> list[str]:
     return list(dict.fromkeys(key for event, key in reversed(events) if event == kind))
 
 
-def prune(store: Store, name: str, run: Mapping[str, str]) -> tuple[list[str], list[str]]:
+def prune(store: Store, name: str, run: Texts) -> tuple[list[str], list[str]]:
     """Remove the environments of this name that are no longer retained.
 
     Retained: those that were active last, the newest of those that were never active (staged for
@@ -102,7 +100,7 @@ def prune(store: Store, name: str, run: Mapping[str, str]) -> tuple[list[str], l
 
 
 def remove_unused(
-    store: Store, name: str, keys: Iterable[str], run: Mapping[str, str], dry_run: bool = False
+    store: Store, name: str, keys: Iterable[str], run: Texts, dry_run: bool = False
 ) -> tuple[list[str], dict[str, str]]:
     """Remove environments; returns those that went, and why others stay: processes use them.
 

@@ -15,7 +15,7 @@ from .store_files import write_text
 from .store_journal import append_journal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from .results import Texts
 
 SCRIPT, STORES = "/etc/provision/mount-stores", "/etc/provision/stores"
 UNIT = "/etc/systemd/system/provision-stores.service"
@@ -30,7 +30,7 @@ def is_mounted_at_boot(path: str) -> bool:
         return False
 
 
-def install_unit(path: str, run: Mapping[str, str], script: str, unit: str) -> dict[str, object]:
+def install_unit(path: str, run: Texts, script: str, unit: str) -> dict[str, object]:
     """Have this node mount the environments of a store at boot. Raises NodeError
     (permission-denied, unsafe-store)."""
     if os.geteuid() != 0:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from .fabric_libraries import LibraryFile
-    from .results import Distributions, DriftFacts
+    from .results import Distributions, DriftFacts, Texts
 
     FactReader = Callable[[Path], object]
 
@@ -221,7 +221,7 @@ def limit_facts() -> dict[str, str | int | None]:
     return facts
 
 
-def nccl_settings(root: Path, environment: Mapping[str, str]) -> dict[str, str]:
+def nccl_settings(root: Path, environment: Texts) -> dict[str, str]:
     """The settings that NCCL and its transports read, by name: value and source."""
     texts = []
     for path in nccl.files(environment, nccl.home()):

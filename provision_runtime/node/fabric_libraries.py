@@ -18,7 +18,9 @@ from ..dataclass import frozen
 from .commands import read_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
+
+    from .results import Texts
 
 
 # Where vendors put what no linker configuration names: AWS's EFA installer, NVIDIA's HPC-X and
@@ -104,7 +106,7 @@ class LibraryFile:
     build: str
 
 
-def host_libraries(root: Path, environment: Mapping[str, str]) -> list[LibraryFile]:
+def host_libraries(root: Path, environment: Texts) -> list[LibraryFile]:
     """Those that the host offers, each once, however many links name it, sorted by path. environment:
     of the process, for LD_LIBRARY_PATH."""
     real_root = os.path.realpath(root)
@@ -124,7 +126,7 @@ def host_libraries(root: Path, environment: Mapping[str, str]) -> list[LibraryFi
     return sorted(readable, key=lambda library: library.path)
 
 
-def host_folders(root: Path, environment: Mapping[str, str]) -> list[Path]:
+def host_folders(root: Path, environment: Texts) -> list[Path]:
     """The folders in which the linker would look, and those of vendors."""
     names = environment.get("LD_LIBRARY_PATH", "").split(":")
     for file in _matching(root, LINKER_CONFIGURATION):

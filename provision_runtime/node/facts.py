@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         NodeEnvironment,
         StoreFacts,
         System,
+        Texts,
     )
 
 DEADLINE_S = 20.0
@@ -48,7 +49,7 @@ PROBE_BYTES = 4096
 
 
 def collect(
-    path: str, rules: Mapping[str, str], name: str = "", deadline_s: float = DEADLINE_S
+    path: str, rules: Texts, name: str = "", deadline_s: float = DEADLINE_S
 ) -> FitnessFacts:
     """path: of the store on this node; it need not exist yet. rules: as nodes.yml has them. name: of
     an environment."""
@@ -126,7 +127,7 @@ def system(root: Path = ROOT) -> System:
     }
 
 
-def store(path: str, rules: Mapping[str, str]) -> StoreFacts:
+def store(path: str, rules: Texts) -> StoreFacts:
     """The file system of the store, and whether this user can write there: by writing, because
     permissions do not decide it all (NFS servers that squash root, quotas, full disks)."""
     existing = os.path.realpath(path)

@@ -28,9 +28,9 @@ from .store_journal import append_journal
 from .store_lock import locked, require_caller
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from .results import Installation
+    from .results import Installation, Texts
 
 MOUNT_S = 60.0
 START_S = 300.0
@@ -46,9 +46,9 @@ def install(
     path: str,
     name: str,
     key: str,
-    run: Mapping[str, str],
+    run: Texts,
     allowed: Sequence[str] = (),
-    signed: Mapping[str, str] | None = None,
+    signed: Texts | None = None,
 ) -> Installation:
     """Put a verified image to `envs/KEY`, by the first method that works, and start its Python once.
 
@@ -88,9 +88,7 @@ def install(
     return installation
 
 
-def attach(
-    path: str, name: str, key: str, active: bool, wait_s: float, run: Mapping[str, str]
-) -> Installation:
+def attach(path: str, name: str, key: str, active: bool, wait_s: float, run: Texts) -> Installation:
     """Use what another node installed in a store that this node shares: mount it here if it was
     mounted there, and start its Python once.
 

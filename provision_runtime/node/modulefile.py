@@ -18,7 +18,7 @@ from .store_files import read_json, remove_file, write_json, write_text
 from .store_lock import locked, release
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from .results import Texts
 
 MAGIC = "#%Module1.0\n"
 MADE_BY = "# Made by provision ship --module; switched with the environment.\n"
@@ -38,7 +38,7 @@ prepend-path PATH {prefix}/bin
 """
 
 
-def enable(path: str, name: str, folder: str, run: Mapping[str, str]) -> dict[str, object]:
+def enable(path: str, name: str, folder: str, run: Texts) -> dict[str, object]:
     """Have the modulefiles of an environment written to a folder, now and at each activation.
 
     Raises NodeError (unsafe-store, not-ours, in-use).

@@ -4,8 +4,10 @@ host, which reads them under these types.
 
 from __future__ import annotations
 
-from typing import Any, TypedDict
+from typing import Any, Mapping, TypedDict
 
+# Texts by name: of a run that changes a store, of the lab's rules, of a signature, of variables.
+Texts = Mapping[str, str]
 # Why `store-remove` leaves an environment.
 IS_ACTIVE = "it is active (--active removes it too)"
 # The store's folder for metrics, where the health check writes NAME-health.prom.

@@ -19,17 +19,14 @@ from .store_access import require_safe_path
 from .store_files import read_json, write_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+    from .results import Texts
     from .store import Store, StoredPack
 
 SIGNERS, NAMESPACE = "allowed_signers", "provision-pack"
 KEYGEN_S = 20.0
 
 
-def require_signed(
-    store: Store, pack: StoredPack, signed: Mapping[str, str] | None, run: Mapping[str, str]
-) -> None:
+def require_signed(store: Store, pack: StoredPack, signed: Texts | None, run: Texts) -> None:
     """Raise NodeError (not-signed, older-pack, unsafe-store) if this store does not take a pack.
 
     signed: the statement of who signed it, and the signature. run: `signers` are those of the lab's
@@ -61,9 +58,7 @@ def require_signed(
         raise NodeError("older-pack", f"{pack.key} was signed {signed_at}, {active} {before_at}")
 
 
-def _signed_statement(
-    pack: StoredPack, signed: Mapping[str, str] | None, signers: str
-) -> dict[str, object]:
+def _signed_statement(pack: StoredPack, signed: Texts | None, signers: str) -> dict[str, object]:
     if not signed:
         raise NodeError("not-signed", f"{pack.key} has no signature, and {signers} demands one")
     content = signed["statement"].encode()
@@ -74,11 +69,11 @@ def _signed_statement(
     return statement
 
 
-def record_signature(store: Store, key: str, signed: Mapping[str, str]) -> None:
+def record_signature(store: Store, key: str, signed: Texts) -> None:
     write_json(_record(store, key), signed)
 
 
-def recorded_signature(store: Store, key: str) -> Mapping[str, str] | None:
+def recorded_signature(store: Store, key: str) -> Texts | None:
     """What came with a pack that is here."""
     return read_json(_record(store, key))
 

@@ -28,9 +28,7 @@ from .store_access import require_safe_path
 from .store_files import read_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from .results import Assignment, Prepared, RankEnd, RanksResult
+    from .results import Assignment, Prepared, RankEnd, RanksResult, Texts
 
 # Variables of the step that runs this program, which would mislead a rank.
 STEP_VARIABLES = ("SLURM_STEP", "PMI", "OMPI_", "TORCHELASTIC_")
@@ -53,7 +51,7 @@ ENDING_S = 10.0
 LOG_BYTES = 20_000
 
 
-def find_python(environments: list[str], rules: Mapping[str, str]) -> dict[str, str]:
+def find_python(environments: list[str], rules: Texts) -> dict[str, str]:
     """The Python of an environment on this node.
 
     environments: folders that may hold it; the first that has a Python is taken. rules: of nodes.yml.
@@ -72,7 +70,7 @@ def find_python(environments: list[str], rules: Mapping[str, str]) -> dict[str, 
     return {"python": python}
 
 
-def prepare(environments: list[str], rules: Mapping[str, str]) -> Prepared:
+def prepare(environments: list[str], rules: Texts) -> Prepared:
     """The same, and how the other nodes reach this one. Raises NodeError (also no-address)."""
     python = find_python(environments, rules)["python"]
     packages = Path(python).parents[1].glob("lib/python3*/site-packages")

@@ -18,6 +18,7 @@ import contextlib
 import os
 from collections.abc import Mapping
 from dataclasses import fields
+from typing import TYPE_CHECKING
 
 from ..dataclass import frozen
 from ..report.codec import decode
@@ -25,9 +26,12 @@ from . import trust
 from .errors import NodeError
 from .store_files import read_json
 
+if TYPE_CHECKING:
+    from .results import Texts
+
 SUFFIXES = {"squashfs": ".sqsh", "tar": ".tar.gz"}
 FOLDERS = ("images", "staging", "envs")
-NO_RULES: Mapping[str, str] = {}
+NO_RULES: Texts = {}
 # `NAME-` and twelve digits of a hash.
 KEY_HASH_LENGTH = 12
 
@@ -58,7 +62,7 @@ class Store:
     rules: the lab's for its stores, as nodes.yml has them: `trusted_group` and `readers`.
     """
 
-    def __init__(self, path: str, rules: Mapping[str, str] = NO_RULES) -> None:
+    def __init__(self, path: str, rules: Texts = NO_RULES) -> None:
         self.path = path
         self.trusted_group = rules.get("trusted_group", "")
         self.trust = trust.Trust(self.trusted_group)

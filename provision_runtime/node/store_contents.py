@@ -15,9 +15,7 @@ from .store_journal import journal_events
 from .store_lock import locked, release
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from .results import RemovedEnvironments, StoreContents, StoredEnvironment, StoreLog
+    from .results import RemovedEnvironments, StoreContents, StoredEnvironment, StoreLog, Texts
 
 # The last events of a store that its log returns.
 LOG_EVENTS = 1000
@@ -98,7 +96,7 @@ def remove(
     keys: list[str],
     active_too: bool,
     dry_run: bool,
-    run: Mapping[str, str],
+    run: Texts,
 ) -> RemovedEnvironments:
     """Remove environments of a name, and what was left of transfers: these keys, or all if none are
     named. Those that processes use stay, and the active one, without active_too.

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 from .store_access import open_file
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+    from .results import Texts
     from .store import Store
 
 
-def append_journal(store: Store, event: str, run: Mapping[str, str], **fields: str | None) -> None:
+def append_journal(store: Store, event: str, run: Texts, **fields: str | None) -> None:
     """Who asked is as that machine has it; `client`: the address from which ssh let it in."""
     document = {"at": time.time(), "event": event, "run": run["id"], "by": run["by"], **fields}
     client = os.environ.get("SSH_CONNECTION", "").partition(" ")[0]

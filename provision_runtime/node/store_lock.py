@@ -6,13 +6,17 @@ import contextlib
 import fcntl
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from .commands import is_caller_gone
 from .errors import NodeError
 from .store import Store
 from .store_access import ensure_folders, open_file, require_safe
 from .store_files import read_json, remove_file, write_json
+
+if TYPE_CHECKING:
+    from .results import Texts
 
 # Another action of the same run may still be at work: its caller died, and it is about to see that.
 LOCK_WAIT_S = 30.0
@@ -23,7 +27,7 @@ LEASE_S = 1800.0
 
 
 @contextlib.contextmanager
-def locked(store: Store, name: str, run: Mapping[str, str]) -> Iterator[None]:
+def locked(store: Store, name: str, run: Texts) -> Iterator[None]:
     """Work in the store alone, as a part of this run.
 
     run: `id`; `source`, the host and folder that it runs from, where only one run of an environment
@@ -69,7 +73,7 @@ def _wait_for_lock(descriptor: int, store: Store) -> None:
             return
 
 
-def release(path: str, name: str, run: Mapping[str, str]) -> dict[str, object]:
+def release(path: str, name: str, run: Texts) -> dict[str, object]:
     """End a run here: another may begin."""
     store = Store(path, run)
     require_safe(store)

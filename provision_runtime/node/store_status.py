@@ -22,14 +22,14 @@ from .store_access import reader_note, require_safe
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from .results import StoreStatus
+    from .results import StoreStatus, Texts
 
 
 def status(
     path: str,
     pack: Mapping[str, object],
-    run: Mapping[str, str],
-    signed: Mapping[str, str] | None = None,
+    run: Texts,
+    signed: Texts | None = None,
 ) -> StoreStatus:
     """The state of the store for this image, and the facts that decide whether it fits here: those
     of `nodes check` as far as they matter, and the methods that can install it. Raises NodeError

@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import http.client
-import http.server
 import os
-import re
 import socket
 import socketserver
 import sys
@@ -32,6 +29,8 @@ from .store_lock import locked, require_caller
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from .results import Texts
+
 CHUNK = 1 << 20
 SEND_BYTES = 16 << 20
 # Another node may start to serve a little later than we ask it.
@@ -39,11 +38,11 @@ CONNECT_S = 20.0
 CONNECT_POLL_S = 0.2
 # No byte arrives for this time: the other side hangs.
 SILENCE_S = 30.0
+# A node that serves asks for a line of at most so many bytes, and begins its response with ACCEPTED.
+LONGEST_REQUEST, ACCEPTED = 128, b"accepted\n"
 
 
-def receive(
-    path: str, pack: Mapping[str, object], run: Mapping[str, str], offset: int
-) -> dict[str, int]:
+def receive(path: str, pack: Mapping[str, object], run: Texts, offset: int) -> dict[str, int]:
     """Append what follows on standard input to the part of an image, from `offset` on, and verify
     the image once it is whole.
 
@@ -62,7 +61,7 @@ def receive(
 def fetch(
     path: str,
     pack: Mapping[str, object],
-    run: Mapping[str, str],
+    run: Texts,
     node: str,
     addresses: Sequence[str],
     port: int,
@@ -76,20 +75,16 @@ def fetch(
     store, packed = Store(path, run), parse_pack(pack)
     with locked(store, packed.name, run):
         offset = min(stores.received_bytes(store, packed), packed.size)
-        headers = {"Authorization": f"Bearer {token}", "Range": f"bytes={offset}-"}
-        connection = _connect(node, addresses, port, f"/{packed.key}", headers)
+        problem = "no more bytes"
         try:
-            # An HTTP/1.0 response takes the socket over from its connection.
-            with connection.getresponse() as response:
-                if response.status != 206:
-                    message = f"{node} responded {response.status} {response.reason}"
-                    raise NodeError("peer-failed", message)
-                offset += _append(store, packed, offset, response)
-            problem = "no more bytes"
-        except (http.client.HTTPException, socket.timeout, ConnectionError) as error:
+            with _connect(node, addresses, port) as connection:
+                connection.sendall(f"{token} {offset}\n".encode())
+                with connection.makefile("rb") as source:
+                    if source.readline(len(ACCEPTED)) != ACCEPTED:
+                        raise NodeError("peer-failed", f"{node} does not accept the request")
+                    offset += _append(store, packed, offset, source)
+        except (socket.timeout, ConnectionError) as error:
             problem = str(error)
-        finally:
-            connection.close()
         if offset < packed.size:
             offset = stores.received_bytes(store, packed)
             message = f"{node} broke off after {offset} of {packed.size} bytes: {problem}"
@@ -98,20 +93,14 @@ def fetch(
     return {"size": packed.size}
 
 
-def _connect(
-    node: str, addresses: Sequence[str], port: int, path: str, headers: dict[str, str]
-) -> http.client.HTTPConnection:
-    """A connection on which the request was sent."""
+def _connect(node: str, addresses: Sequence[str], port: int) -> socket.socket:
     end = time.monotonic() + CONNECT_S
     problem = ""
     while True:
         for address in addresses:
-            connection = http.client.HTTPConnection(address, port, timeout=SILENCE_S)
             try:
-                connection.request("GET", path, headers=headers)
-                return connection
+                return socket.create_connection((address, port), timeout=SILENCE_S)
             except OSError as error:
-                connection.close()
                 problem = f"{address}:{port}: {error.strerror or error}"
         if time.monotonic() > end:
             raise NodeError("peer-unreachable", f"{node} at {problem}")
@@ -119,9 +108,7 @@ def _connect(
         time.sleep(CONNECT_POLL_S)
 
 
-def _append(
-    store: Store, pack: StoredPack, offset: int, source: IO[bytes] | http.client.HTTPResponse
-) -> int:
+def _append(store: Store, pack: StoredPack, offset: int, source: IO[bytes]) -> int:
     """Write what comes to the part of an image, from `offset` on; returns how many bytes came. A part
     that does not fit on the disk is removed: it would keep the disk full."""
     part = store.part(pack)
@@ -150,7 +137,7 @@ def _append(
         os.close(descriptor)
 
 
-def _commit(store: Store, pack: StoredPack, run: Mapping[str, str]) -> None:
+def _commit(store: Store, pack: StoredPack, run: Texts) -> None:
     """Verify a part that has arrived wholly and move it to `images/`.
 
     The rename comes last: an image without a record that names it was not verified. Wrong bytes are
@@ -195,7 +182,7 @@ def serve(
     port: int,
     tokens: Sequence[str],
     idle_s: float,
-    run: Mapping[str, str],
+    run: Texts,
 ) -> dict[str, int]:
     """Serve a verified image to other nodes, once to the holder of each token.
 
@@ -227,55 +214,42 @@ def exchange(role: str, **arguments: Any) -> dict[str, int]:
     return action(**arguments)
 
 
-class _Handler(http.server.BaseHTTPRequestHandler):
-    """Responds to `GET /KEY` with a token, from the offset of its Range on."""
+class _Handler(socketserver.StreamRequestHandler):
+    """Responds to a line with a token and an offset: ACCEPTED, and the image from there on."""
 
     server: _Server
     timeout = SILENCE_S
 
-    def do_GET(self) -> None:
-        token = self.server.token_of(self.headers.get("Authorization", ""))
-        match = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
-        if token is None or match is None:
-            self.send_error(403)
+    def handle(self) -> None:
+        token, _, start = self.rfile.readline(LONGEST_REQUEST).partition(b" ")
+        server = self.server
+        is_known = any(hmac.compare_digest(item, token) for item in tuple(server.open_tokens))
+        if not is_known or not start.strip().isdigit():
             return
-        offset = int(match[1])
-        with open(self.server.image, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            self.send_response(206)
-            self.send_header("Content-Range", f"bytes {offset}-{size - 1}/{size}")
-            self.send_header("Content-Length", str(size - offset))
-            self.end_headers()
-            while offset < size:
-                offset += self.connection.sendfile(file, offset, SEND_BYTES)
-                self.server.last_read = time.monotonic()
-        self.server.open_tokens.discard(token)
-
-    def log_message(self, *arguments: object) -> None:
-        """Standard error is for errors."""
+        offset = int(start)
+        with open(server.image, "rb") as file:
+            self.connection.sendall(ACCEPTED)
+            while count := self.connection.sendfile(file, offset, SEND_BYTES):
+                offset += count
+                server.last_read = time.monotonic()
+        server.open_tokens.discard(token)
 
 
-class _Server(http.server.ThreadingHTTPServer):
+class _Server(socketserver.ThreadingTCPServer):
     """Serves one image. Listens on IPv6 and IPv4 where the machine has both.
 
     open_tokens: of those who still wait for the image. last_read: when somebody last read of it.
     """
 
     address_family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+    allow_reuse_address = daemon_threads = True
 
     def __init__(self, port: int, image: str, tokens: Sequence[str]) -> None:
-        self.image, self.open_tokens = image, set(tokens)
+        self.image, self.open_tokens = image, {token.encode() for token in tokens}
         self.last_read = time.monotonic()
         super().__init__(("", port), _Handler)
 
     def server_bind(self) -> None:
         if self.address_family == socket.AF_INET6:
             self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        # HTTPServer would also look up the machine's own name, which can take long.
-        socketserver.TCPServer.server_bind(self)
-
-    def token_of(self, header: str) -> str | None:
-        for token in tuple(self.open_tokens):
-            if hmac.compare_digest(header.encode(), f"Bearer {token}".encode()):
-                return token
-        return None
+        super().server_bind()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from provision_runtime.hang import diagnosis, model
+from provision_runtime.hang import diagnosis, model, record
 from provision_runtime.hang.collect import ProcessSelection, collect
 from tests.conftest import ROOT
 
@@ -159,6 +159,30 @@ def test_ranks_that_a_program_starts_itself(
     program = SPAWNED.replace("FOLDER", str(tmp_path)) + STARTS[start]
     (tmp_path / "train.py").write_text(program)
     assert_cause(tmp_path, [runtime_python, "train.py"], "collective-on-one-rank", 1, 5)
+
+
+RECORDED = """\
+import sys; from provision_runtime.hang import record; record.start(sys.argv[1])
+import torch, torch.distributed as dist
+class Own: shape, group_name = [[]], []
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}.store", rank=0, world_size=1)
+group = dist.new_group([0])
+dist.all_reduce(torch.ones(4), group=group)
+dist.all_gather_object([None], Own())
+"""
+
+
+def test_calls_are_recorded_with_the_lines_of_the_program(
+    tmp_path: Path, runtime_python: Path
+) -> None:
+    (tmp_path / "train.py").write_text(RECORDED)
+    subprocess.run([runtime_python, "train.py", tmp_path / "calls"], cwd=tmp_path, check=True)
+    calls = record.read(str(tmp_path / "calls"), str(tmp_path))
+    lines = [call.line.line if call.line else None for call in calls]
+    assert [call.op for call in calls][:3] == ["new_group", "all_reduce", "all_gather_object"]
+    assert lines[:3] == [5, 6, 7] and set(lines[3:]) <= {7}, calls  # torch's own calls within it
+    assert (calls[1].shape, calls[1].dtype, calls[1].sequence) == ([4], "float32", 1)
+    assert calls[1].group != calls[0].group and calls[2].shape is None
 
 
 def assert_cause(

@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 
 from provision.adapters.slurm.command import COMMAND_TIMEOUT_S, run_slurm
 from provision.core import process
@@ -40,7 +39,6 @@ class SlurmNode:
     gpu_type: str
     gpus_by_type: Mapping[str, int]
     cpus: int
-    partitions: tuple[str, ...]
     reason: str
 
     @property
@@ -103,15 +101,9 @@ def parse_nodes(text: str) -> list[SlurmNode]:
     nodes: dict[str, SlurmNode] = {}
     for line in text.split("\n"):
         cells = [cell.strip() for cell in line.split("|", _COLUMNS - 1)]
-        if len(cells) != _COLUMNS:
-            continue
-        node = _node(cells)
-        previous = nodes.get(node.name)
-        if previous is None:
-            nodes[node.name] = node
-        else:
-            partitions = tuple(dict.fromkeys([*previous.partitions, *node.partitions]))
-            nodes[node.name] = replace(previous, partitions=partitions)
+        if len(cells) == _COLUMNS:
+            node = _node(cells)
+            nodes.setdefault(node.name, node)
     return list(nodes.values())
 
 
@@ -137,7 +129,7 @@ def drain(node: str, reason: str) -> str:
 
 
 def _node(cells: list[str]) -> SlurmNode:
-    name, host, _, state, features, gres, cpus, _, partition, reason = cells
+    name, host, _, state, features, gres, cpus, _, _, reason = cells
     match = _STATE.match(state)
     base, flags = (match[1].lower(), match[2]) if match else (state.lower(), "")
     gpus = _gpus(gres)
@@ -151,7 +143,6 @@ def _node(cells: list[str]) -> SlurmNode:
         gpu_type="+".join(filter(None, gpus)),
         gpus_by_type=gpus,
         cpus=_count(cpus),
-        partitions=(partition,),
         reason="" if reason in ("none", _NULL) else reason,
     )
 

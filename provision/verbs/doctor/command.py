@@ -30,7 +30,6 @@ SCRIPT = "script"
 )
 @inventory_option
 @click.option("--only", multiple=True, metavar="ID", help="Look only for this finding. Repeatable.")
-@click.option("--deep", is_flag=True, help="Also import torch, and wait longer for slow tools.")
 @click.option("--fix", is_flag=True, help="Print commands that fix what is wrong; run none.")
 @verb
 def doctor(
@@ -39,7 +38,6 @@ def doctor(
     envs: Path | None,
     prefix: Path | None,
     only: tuple[str, ...],
-    deep: bool,
     fix: bool,
     **options: Any,
 ) -> int:
@@ -49,7 +47,8 @@ def doctor(
     no root. Each finding says what was seen, what it breaks, what to do, and where that is
     documented. The exit code is 1 if there is a fault, or if something could not be examined.
 
-    With NAME, examines that environment, too; with `script FILE`, a batch script or training
+    With NAME, examines the files of that environment, too (`provision smoke NAME --set only=facts` also
+    imports its torch); with `script FILE`, a batch script or training
     program.
 
     \b
@@ -60,7 +59,6 @@ def doctor(
     from provision.core.errors import InvalidSpec
     from provision.verbs.doctor import doctor as command
     from provision.verbs.doctor import output as text
-    from provision.workflow.examination import DoctorRequest
     from provision_runtime.report import diagnosis
     from provision_runtime.report.findings import CATALOG
     from provision_runtime.report.table import terminal_width
@@ -77,19 +75,18 @@ def doctor(
     elif len(subject) > 1:
         raise click.UsageError(f"one NAME at most, not {len(subject)}: {' '.join(subject)}")
     name = subject[0] if subject else None
-    request = DoctorRequest(only=only, is_deep=deep)
     if options["on"] is not None:
         if fix or script or prefix:
             raise click.UsageError("--on cannot be combined with --fix, --prefix or `script`")
         selection = selection_of(envs, options)
-        nodes = command.examine_nodes(context_of(console, envs), selection, name, request)
+        nodes = command.examine_nodes(context_of(console, envs), selection, name, only)
         content = {"nodes": nodes.diagnoses, "failures": nodes.failures}
         console.result("doctor-nodes", content, text.nodes_lines(nodes))
         return nodes.exit_code
     if script:
         result = command.examine_script(script)
     else:
-        result = command.examine_here(context_of(console, envs), name, prefix, request)
+        result = command.examine_here(context_of(console, envs), name, prefix, only)
     lines = diagnosis.lines(result, terminal_width())
     if fix:
         lines = diagnosis.fix_lines(result["findings"])

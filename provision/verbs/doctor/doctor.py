@@ -5,7 +5,7 @@ A process of the runtime examines; here is what starts it, and what its results 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -17,7 +17,7 @@ from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec
 from provision.resolver import spec as specs
 from provision.workflow.context import Context, refuse_mistyped_name
-from provision.workflow.examination import DoctorRequest, examine, run_doctor
+from provision.workflow.examination import TIMEOUT_S, examine, run_doctor
 from provision.workflow.project import require_prefix
 from provision_runtime.report import diagnosis
 from provision_runtime.report.diagnosis import Diagnosis
@@ -41,7 +41,7 @@ class NodesDiagnosis:
 
 
 def examine_here(
-    context: Context, name: str | None, path: Path | None, request: DoctorRequest
+    context: Context, name: str | None, path: Path | None, only: Sequence[str]
 ) -> Diagnosis:
     """This machine, and an environment on it if one is named.
 
@@ -54,7 +54,7 @@ def examine_here(
         if not path.is_dir():
             raise InvalidSpec(f"There is no folder {path}.", advice="--prefix names one.")
         prefix = str(path)
-    return examine(prefix, request)
+    return examine(prefix, only)
 
 
 def examine_script(path: Path) -> Diagnosis:
@@ -67,7 +67,7 @@ def examine_script(path: Path) -> Diagnosis:
 
 
 def examine_nodes(
-    context: Context, selection: NodeSelection, name: str | None, request: DoctorRequest
+    context: Context, selection: NodeSelection, name: str | None, only: Sequence[str]
 ) -> NodesDiagnosis:
     """Examine every node, and the environment that is active there if one is named.
 
@@ -77,19 +77,14 @@ def examine_nodes(
     if name is not None:
         refuse_mistyped_name(context.folders, specs.check_name(name))
         prefix = str(selection.defaults.path / name)
-    arguments = {
-        "prefix": prefix,
-        "only": list(request.only),
-        "is_deep": request.is_deep,
-        "rules": selection.defaults.rules,
-    }
+    arguments = {"prefix": prefix, "only": only, "rules": selection.defaults.rules}
     with context.progress.meter("examining nodes", len(selection.nodes)) as meter:
         replies = run_action(
             selection.nodes,
             actions.DOCTOR,
             arguments,
             stage="check",
-            timeout_s=request.timeout_s,
+            timeout_s=TIMEOUT_S,
             defaults=selection.defaults,
             on_reply=lambda _: meter.advance(1),
         )

@@ -135,12 +135,7 @@ def read_ranks(job: str, nodes: NodeSelection) -> tuple[list[model.Snapshot], li
 def examine_nodes(nodes: Sequence[Node], defaults: NodeDefaults) -> list[NodeNote]:
     """What `doctor` finds on nodes, without its slow probes."""
     notes = []
-    arguments: dict[str, object] = {
-        "prefix": None,
-        "only": [],
-        "is_deep": False,
-        "rules": defaults.rules,
-    }
+    arguments = {"prefix": None, "only": (), "rules": defaults.rules}
     for reply in run_action(
         nodes, actions.DOCTOR, arguments, stage="check", timeout_s=EXAMINE_S, defaults=defaults
     ):

@@ -17,7 +17,7 @@ from typing import Any
 
 from provision.cluster import actions
 from provision.cluster.failures import NodeFailure
-from provision.cluster.inventory import Node
+from provision.cluster.inventory import Node, Nodes
 from provision.cluster.pack import Pack, check_image
 from provision.cluster.remote import Arguments, NodeReply, run_action, run_with_data
 from provision.core.process import run_in_threads
@@ -42,7 +42,7 @@ SEND_BYTES = 1 << 20
 
 
 def plan_wave(
-    servers: Sequence[Node], waiting: Sequence[Node], *, clients_per_server: int, most_clients: int
+    servers: Nodes, waiting: Nodes, *, clients_per_server: int, most_clients: int
 ) -> dict[str, list[str]]:
     """The next round, by server: as many of the waiting nodes as can be served, spread over all
     servers, each by one of its own rack or zone if there is one.
@@ -90,8 +90,8 @@ class PackDistribution:
 
     def distribute(
         self,
-        waiting: Sequence[Node],
-        servers: Sequence[Node],
+        waiting: Nodes,
+        servers: Nodes,
         statuses: Mapping[str, StoreStatus],
     ) -> None:
         """Bring the image to all waiting nodes. servers: those that have it.
@@ -131,7 +131,7 @@ class PackDistribution:
         """For as many images over one connection."""
         return self._request.deadline_s + images * self._pack.size / SLOWEST_BYTES_PER_S
 
-    def _send_to_all(self, nodes: Sequence[Node], statuses: Mapping[str, StoreStatus]) -> None:
+    def _send_to_all(self, nodes: Nodes, statuses: Mapping[str, StoreStatus]) -> None:
         def send(node: Node) -> None:
             if not self._is_stopped():
                 reply = self._send(node, statuses[node.name]["received"])

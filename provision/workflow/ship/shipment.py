@@ -7,13 +7,13 @@ simply run again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from provision.cluster import actions, fitness
 from provision.cluster.failures import NodeFailure
-from provision.cluster.inventory import Node
+from provision.cluster.inventory import Node, Nodes
 from provision.cluster.pack import Pack, node_pack, signature
 from provision.cluster.remote import NodeReply
 from provision.core.errors import InvalidSpec
@@ -33,7 +33,7 @@ FIRST_CHECK_SHARE = 0.25
 
 
 # Tests an environment on nodes where it was activated; why it is not good, or nothing.
-WaveTest = Callable[[Sequence[Node]], str]
+WaveTest = Callable[[Nodes], str]
 
 
 class Shipment(StageRun):
@@ -132,7 +132,7 @@ class Shipment(StageRun):
             if self.halted:
                 break
 
-    def _prepare(self, nodes: Sequence[Node]) -> None:
+    def _prepare(self, nodes: Nodes) -> None:
         """Bring nodes up to `passed`; those that are active already stay so."""
         self._bring_image(nodes)
         allowed: tuple[str, ...] = ()
@@ -148,7 +148,7 @@ class Shipment(StageRun):
             signed=self._signed,
         )
 
-    def check(self, nodes: Sequence[Node], check_s: float) -> None:
+    def check(self, nodes: Nodes, check_s: float) -> None:
         """Ask which nodes have nothing to do, and the others what they have and can take.
 
         check_s: how long a node may take for each of the two replies, in seconds.
@@ -164,11 +164,11 @@ class Shipment(StageRun):
                 remaining.append(self._nodes[name])
         self._check_stores(remaining, check_s)
 
-    def _ask_statuses(self, nodes: Sequence[Node], limit_s: float) -> list[NodeReply[StoreStatus]]:
+    def _ask_statuses(self, nodes: Nodes, limit_s: float) -> list[NodeReply[StoreStatus]]:
         arguments = {**self._arguments, "signed": self._signed}
         return self.replies(nodes, actions.STORE_STATUS, arguments, stage="check", limit_s=limit_s)
 
-    def _check_stores(self, nodes: Sequence[Node], check_s: float) -> None:
+    def _check_stores(self, nodes: Nodes, check_s: float) -> None:
         for reply in self._ask_statuses(nodes, check_s):
             status, name = reply.result, reply.node.name
             if status is None:
@@ -234,7 +234,7 @@ class Shipment(StageRun):
             return NodeFailure(stage="check", reason="no-inodes", message=message)
         return None
 
-    def _bring_image(self, nodes: Sequence[Node]) -> None:
+    def _bring_image(self, nodes: Nodes) -> None:
         """Bring the image to nodes; what has arrived already stays."""
         waiting = self.in_state("fit", among=nodes)
         if not waiting or self.is_stopped():

@@ -10,7 +10,7 @@ from typing import Literal
 from provision.cluster import actions
 from provision.cluster.actions import Action, ResultT
 from provision.cluster.failures import NodeFailure
-from provision.cluster.inventory import Node, NodeSelection
+from provision.cluster.inventory import Node, Nodes, NodeSelection
 from provision.cluster.remote import Arguments, NodeReply, run_action, split_replies
 from provision.core.dataclass import frozen
 from provision.core.types import Progress
@@ -87,7 +87,7 @@ class StageRun:
 
     def install(
         self,
-        candidates: Sequence[Node],
+        candidates: Nodes,
         key: str,
         *,
         extra_s: float = 0.0,
@@ -98,18 +98,18 @@ class StageRun:
         does it, and the others use what it did. allowed: only these methods, if any are named."""
         arguments = {**self._common, "key": key, "allowed": list(allowed), "signed": signed}
 
-        def install_on(nodes: Sequence[Node]) -> None:
+        def install_on(nodes: Nodes) -> None:
             self._leased.update(node.name for node in nodes)
             self._reach_passed(nodes, actions.STORE_INSTALL, arguments, extra_s)
 
         rest = self._by_one_or_all("passed", candidates, install_on)
         self._attach(rest, key, active=False)
 
-    def activate(self, candidates: Sequence[Node], key: str) -> None:
+    def activate(self, candidates: Nodes, key: str) -> None:
         """Switch nodes to an environment. In a shared store one node does it for all."""
         arguments = {**self._common, "key": key, "is_shared": self._request.shared}
 
-        def activate_on(nodes: Sequence[Node]) -> None:
+        def activate_on(nodes: Nodes) -> None:
             self._leased.update(node.name for node in nodes)
             results = self.ask(nodes, actions.STORE_ACTIVATE, arguments, stage="activate")
             for name, activation in results.items():
@@ -124,7 +124,7 @@ class StageRun:
             self.states[node.name].reach("active")
 
     def _by_one_or_all(
-        self, state: State, nodes: Sequence[Node], step: Callable[[Sequence[Node]], None]
+        self, state: State, nodes: Nodes, step: Callable[[Nodes], None]
     ) -> list[Node]:
         """Take a step on all nodes; in a shared store on one after the other until one reaches a
         state. Returns the nodes after it."""
@@ -139,13 +139,13 @@ class StageRun:
                 break
         return remaining
 
-    def _attach(self, nodes: Sequence[Node], key: str, *, active: bool) -> None:
+    def _attach(self, nodes: Nodes, key: str, *, active: bool) -> None:
         arguments = {**self._common, "key": key, "active": active, "wait_s": SHARED_WAIT_S}
         self._reach_passed(nodes, actions.STORE_ATTACH, arguments, SHARED_WAIT_S)
 
     def _reach_passed(
         self,
-        nodes: Sequence[Node],
+        nodes: Nodes,
         action: Action[Installation],
         arguments: Arguments,
         extra_s: float,
@@ -187,7 +187,7 @@ class StageRun:
 
     def ask(
         self,
-        nodes: Sequence[Node],
+        nodes: Nodes,
         action: Action[ResultT],
         arguments: Arguments | str,
         *,
@@ -203,7 +203,7 @@ class StageRun:
 
     def replies(
         self,
-        nodes: Sequence[Node],
+        nodes: Nodes,
         action: Action[ResultT],
         arguments: Arguments | str,
         *,

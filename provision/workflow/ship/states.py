@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from provision.cluster.failures import NodeFailure
-from provision.cluster.inventory import Node
+from provision.cluster.inventory import Node, Nodes
 from provision.core.errors import InvalidSpec
 
 # pending: not asked yet. fit: it could take the image. shipped: the image is there, and not verified
@@ -96,7 +96,7 @@ def required_nodes(minimum: str, total: int, option: str = "--min") -> int:
     return int(minimum)
 
 
-def expand_waves(texts: Sequence[str], nodes: Sequence[Node]) -> tuple[str, ...]:
+def expand_waves(texts: Sequence[str], nodes: Nodes) -> tuple[str, ...]:
     """The waves of `--canary`, each with a number of nodes, `rack:NAME` or `zone:NAME`. `racks` and
     `zones` are one wave for each.
 
@@ -130,7 +130,7 @@ def expand_waves(texts: Sequence[str], nodes: Sequence[Node]) -> tuple[str, ...]
     return tuple(waves)
 
 
-def plan_waves(waves: Sequence[str], nodes: Sequence[Node], total: int) -> list[list[Node]]:
+def plan_waves(waves: Sequence[str], nodes: Nodes, total: int) -> list[list[Node]]:
     """Which nodes each wave activates. nodes: those that are ready, of `total`; a number counts the
     nodes of the waves before, too."""
     planned, remaining = [], list(nodes)

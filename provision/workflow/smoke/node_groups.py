@@ -15,7 +15,7 @@ from typing import Any, cast
 from provision.cluster import actions
 from provision.cluster.actions import Action, ResultT
 from provision.cluster.failures import NodeFailure, message_line
-from provision.cluster.inventory import Node, NodeDefaults
+from provision.cluster.inventory import Node, NodeDefaults, Nodes
 from provision.cluster.remote import NodeReply, run_action, transport
 from provision.core.dataclass import frozen
 from provision.core.types import Verdict
@@ -85,7 +85,7 @@ class GroupResult:
 
 
 def prepare(
-    nodes: Sequence[Node],
+    nodes: Nodes,
     defaults: NodeDefaults,
     environments: Sequence[PurePosixPath],
     action: Action[ResultT],
@@ -98,7 +98,7 @@ def prepare(
 
 
 def python_failures(
-    nodes: Sequence[Node], defaults: NodeDefaults, environment: PurePosixPath
+    nodes: Nodes, defaults: NodeDefaults, environment: PurePosixPath
 ) -> dict[str, NodeFailure]:
     """Why nodes cannot start the Python of an environment: it is not there, or not safe."""
     replies = prepare(nodes, defaults, [environment], actions.ENVIRONMENT_PYTHON)

@@ -17,7 +17,7 @@ from provision.adapters import clustershell
 from provision.adapters.slurm import allocations
 from provision.adapters.slurm import nodes as slurm_nodes
 from provision.cluster import actions
-from provision.cluster.inventory import Node, NodeDefaults, NodeSelection
+from provision.cluster.inventory import Node, NodeDefaults, Nodes, NodeSelection
 from provision.cluster.service import is_out_of_service
 from provision.core.atomic import atomic_write
 from provision.core.dataclass import frozen
@@ -71,7 +71,7 @@ def smoke_nodes(context: Context, request: BuildRequest, nodes: NodesRequest) ->
     test = plan.smoke_request
     without_folder = _phases_without_folder(test)
     test = replace(test, skip=(*test.skip, *without_folder))
-    _check(test, nodes)
+    _check(nodes)
     smoke_runner.check(test)
     usable, left_out = _usable_nodes(nodes)
     out = (test.out or context.folders.smoke(plan.name)).absolute() / FOLDER
@@ -149,7 +149,7 @@ def _phases_without_folder(request: SmokeRequest) -> tuple[str, ...]:
     return ()
 
 
-def _check(request: SmokeRequest, nodes: NodesRequest) -> None:
+def _check(nodes: NodesRequest) -> None:
     engines = {node.engine for node in nodes.selection.nodes}
     if nodes.drain and engines != {"slurm"}:
         raise InvalidSpec(
@@ -187,7 +187,7 @@ def _usable_nodes(request: NodesRequest) -> tuple[list[Node], list[Node]]:
 
 @contextmanager
 def _reach(
-    request: NodesRequest, nodes: Sequence[Node], name: str, smoke_request: SmokeRequest
+    request: NodesRequest, nodes: Nodes, name: str, smoke_request: SmokeRequest
 ) -> Iterator[tuple[NodeDefaults, str | None]]:
     """How commands reach the nodes: ssh; for nodes of Slurm a job that holds them meanwhile, unless
     this runs in one. Its number, if it was made here."""
@@ -262,7 +262,7 @@ class _NodesRun:
 
 
 def _drain(
-    isolated: Isolation, rounds: Sequence[Round], left_out: Sequence[Node], drain_max: int
+    isolated: Isolation, rounds: Sequence[Round], left_out: Nodes, drain_max: int
 ) -> DrainDecision:
     results = [result for tested in rounds for result in tested.results.values()]
     decision = drain_policy.decide(isolated, results, left_out, drain_max)

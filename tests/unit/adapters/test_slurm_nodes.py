@@ -28,7 +28,6 @@ def nodes_of(version: str) -> dict[str, slurm_nodes.SlurmNode]:
 def test_nodes_of_22_05() -> None:
     nodes = nodes_of("22.05")
     assert list(nodes) == ["n1", "n2", "n3", "n4"]
-    assert nodes["n1"].partitions == ("gpu", "pair")
     assert (nodes["n1"].gpus, nodes["n1"].gpu_type) == (2, "")
     assert nodes["n1"].features == ()
     assert nodes["n2"].state == "drained"

@@ -43,7 +43,7 @@ def test_every_action_is_described() -> None:
     ("action", "arguments"),
     [
         ("facts", {"path": "/tmp/none", "rules": {}}),
-        ("doctor", {"prefix": None, "only": ["shm-small"], "is_deep": False, "rules": {}}),
+        ("doctor", {"prefix": None, "only": ["shm-small"], "rules": {}}),
         ("store-history", {"path": "/tmp/none", "name": "lab"}),
         ("job-list", {}),
         ("job-log", {"id": "none", "starts": {}}),

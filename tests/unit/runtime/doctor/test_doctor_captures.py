@@ -117,7 +117,7 @@ def test_the_kernel_log_is_said_to_need_root(tmp_path: Path) -> None:
         "#!/bin/sh\necho 'dmesg: read kernel buffer failed: Operation not permitted'\nexit 1\n"
     )
     probe = next(probe for probe in catalog.PROBES if probe.name == "logs")
-    answer = observe(probe, captured_machine(root))
+    answer = observe(probe, captured_machine(root, None, has_peers=False))
     assert answer["findings"] == []
     assert answer["notes"][0][1] == "sudo dmesg -T | grep -i xid"
 
@@ -134,7 +134,7 @@ def test_hardware_that_is_absent_is_named(
     if has_gpus:
         shutil.copytree(HEALTHY / "sys/bus/pci/devices", devices, dirs_exist_ok=True)
     [selected] = [each for each in catalog.PROBES if each.name == probe]
-    answer = observe(selected, captured_machine(tmp_path / "root"))
+    answer = observe(selected, captured_machine(tmp_path / "root", None, has_peers=False))
     assert answer["findings"] == []
     assert answer["notes"][0][0].startswith(subject)
 

@@ -207,7 +207,7 @@ def test_threads_make_programs_at_once() -> None:
 
 def test_the_program_has_the_data_of_its_modules(tmp_path: Path) -> None:
     """The rules of findings and the catalogs are JSON beside the modules; there are no files."""
-    arguments: dict[str, Any] = {"prefix": None, "only": ["gpu-xid"], "is_deep": False, "rules": {}}
+    arguments: dict[str, Any] = {"prefix": None, "only": ["gpu-xid"], "rules": {}}
     (tmp_path / "dmesg").write_text("#!/bin/sh\necho 'NVRM: Xid (PCI:0000:1b:00): 79, lost'\n")
     (tmp_path / "dmesg").chmod(0o755)
     result = run_program(
