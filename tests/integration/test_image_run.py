@@ -133,17 +133,13 @@ def toy(
     prefix = environment_parts.prefix(
         tmp_path_factory.mktemp("prefix") / "toy", environment_parts.lock()
     )
-    command: list[str | Path] = [
-        uv_executable(),
-        "pip",
-        "install",
-        "--quiet",
-        "--python",
-        prefix.path / "bin" / "python",
-        "jupyter-server",
-        "ipykernel",
-    ]
-    subprocess.run(command, check=False)
+    python, server = prefix.path / "bin" / "python", tmp_path_factory.mktemp("wheels")
+    packages = ["jupyter-server", "ipykernel"]
+    subprocess.run([python, "-m", "pip", "wheel", "-q", "-w", server, *packages], check=False)
+    wheels = sorted(server.iterdir())
+    if wheels:
+        install = [uv_executable(), "pip", "install", "--quiet", "--no-deps", "--python", python]
+        subprocess.run([*install, *wheels], check=True)
     lock = environment_parts.lock()
     locked_names = {package.name for package in lock.packages}
     more = [
@@ -165,6 +161,8 @@ def toy(
         base,
         runtime_package.FOLDER,
         tmp_path_factory.mktemp("layouts") / "toy",
+        *environment_parts.wheels,
+        *wheels,
     )
     name = f"provision-test/run-{os.getpid()}"  # another run of these tests may use the engine too
     toy_image = dataclasses.replace(toy_image, reference=f"{name}:toy")

@@ -218,7 +218,7 @@ def test_origin_is_a_whole_path(home: Path, monkeypatch: pytest.MonkeyPatch) -> 
     (home / "facts.json").write_text(text)
     monkeypatch.chdir(home)
     digest = hashlib.sha256(text.encode()).hexdigest()
-    assert run("update", "--from", "facts.json", "--sha256", digest).exit_code == 0
+    assert run("update", f"facts.json#sha256={digest}").exit_code == 0
     assert catalog.edition().origin == str(home / "facts.json")
 
 

@@ -268,7 +268,7 @@ def test_a_server_gives_nothing_without_its_token(
     port = free_port()
     thread = serve_in_thread(store, toy, port, ["secret"], idle_s=0.5)
     other = Store(str(tmp_path / "other"))
-    with refused("peer-failed", match="403"):
+    with refused("peer-failed", match="does not accept"):
         transfer.fetch(other.path, toy.pack, RUN, "n1", ["127.0.0.1"], port, "guess")
     thread.join()
     assert status(other, toy)["received"] == 0
