@@ -60,7 +60,7 @@ def locked_plan(context: Context, request: BuildRequest) -> Iterator[Plan]:
     with environment_lock(context.folders, request.name, context.progress, wait=context.wait):
         change_journal.take_back_killed_change(context.folders, request.name, context.progress)
         with requirements.placed(context.folders.envs / request.name, wheels):
-            yield make_plan(context, request)
+            yield _plan_of_unedited(context, request)
 
 
 @contextmanager
@@ -69,7 +69,15 @@ def previewed_plan(context: Context, request: BuildRequest) -> Iterator[Plan]:
     request, wheels = prepared_request(context, request)
     request = with_name(context, request) if wheels else request
     with requirements.placed(context.folders.envs / (request.name or ""), wheels, keep=False):
-        yield make_plan(context, request)
+        yield _plan_of_unedited(context, request)
+
+
+def _plan_of_unedited(context: Context, request: BuildRequest) -> Plan:
+    """Raise StaleLock rather than render over hand edits, or use a lock that lacks them."""
+    plan = make_plan(context, request)
+    if not request.force:
+        render.require_unedited(plan.folder, plan.input_texts())
+    return plan
 
 
 def prepared_request(
@@ -92,12 +100,6 @@ def prepared_request(
     return replace(request, options=options), prepared.wheels
 
 
-def check_unedited(plan: Plan) -> None:
-    """Raise StaleLock rather than render over hand edits."""
-    if not plan.request.force:
-        render.require_unedited(plan.folder, plan.input_texts())
-
-
 def check_prefix_path(context: Context, plan: Plan) -> None:
     """Refuse, before the first change, a prefix path that belongs to something else, or that another
     user has a hand in."""
@@ -109,7 +111,6 @@ def check_prefix_path(context: Context, plan: Plan) -> None:
 
 def check_buildable(context: Context, plan: Plan) -> None:
     """Raise what `build` would raise, before its first change."""
-    check_unedited(plan)
     require_current_lock(plan)
     check_prefix_path(context, plan)
     if plan.request.kernel:
@@ -195,10 +196,9 @@ def ensure_lock(context: Context, plan: Plan) -> tuple[Plan, Lock, bool, list[st
     """The plan with what gave way, its lock, whether it was solved now, and the files that were
     written.
 
-    Writes nothing before everything is solved. Raises StaleLock, see `check_unedited` and
+    Writes nothing before everything is solved. Raises StaleLock, see `locked_plan` and
     `require_current_lock`.
     """
-    check_unedited(plan)
     require_current_lock(plan)
     lock = plan.reusable_lock
     if lock is not None:

@@ -14,7 +14,6 @@ from provision.resolver import spec as specs
 from provision.workflow import source_builds
 from provision.workflow.context import Context, missing_file
 from provision.workflow.ensure import (
-    check_unedited,
     diff_with,
     ensure_lock,
     locked_plan,
@@ -49,7 +48,6 @@ def package_counts(lock: Lock) -> dict[str, int]:
 def preview(context: Context, request: BuildRequest) -> LockPreview:
     """The packages that `lock` would write. Changes nothing."""
     with previewed_plan(context, request) as plan:
-        check_unedited(plan)
         require_current_lock(plan)
         current = plan.reusable_lock
         if current is not None:

@@ -80,7 +80,7 @@ def variables(
     StacksUnreadable."""
     entries = _run_py_spy(pid, timeout_s, "--locals", *_NOT_STOPPING[:is_stopped])
     frames = []
-    for frame in next((entry["frames"] for entry in entries if entry["os_thread_id"] == pid), ()):
+    for frame in next((entry["frames"] for entry in entries if _is_main(entry)), ()):
         values = {str(local["name"]): str(local["repr"]) for local in frame["locals"] or ()}
         frames.append((frame_at(frame["name"], frame["filename"], frame["line"], ""), values))
     return frames
@@ -116,10 +116,16 @@ def parse_py_spy(entries: list[Any], directory: str) -> list[Thread]:
             frame_at(frame["name"], frame["filename"], frame["line"], directory)
             for frame in entry["frames"]
         ]
-        is_main = entry["os_thread_id"] == entry["pid"]
         frames = [*frames[:MAX_FRAMES], *frames[MAX_FRAMES:][-MAX_FRAMES:]]
-        threads.append(Thread(name=str(entry["thread_name"]), is_main=is_main, frames=frames))
+        name, is_main = str(entry["thread_name"]), _is_main(entry)
+        threads.append(Thread(name=name, is_main=is_main, frames=frames))
     return sorted(threads, key=lambda thread: not thread.is_main)[:MAX_THREADS]
+
+
+def _is_main(entry: Any) -> bool:
+    """Before Python 3.11, a stopped process shows no numbers of its threads."""
+    number, name = entry["os_thread_id"], entry["thread_name"]
+    return bool(number == entry["pid"] or (number is None and name == "MainThread"))
 
 
 def _dump_by_signal(pid: int, stem: str, directory: str, timeout_s: float) -> list[Thread]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from typing import TYPE_CHECKING
 
 from . import store as stores
@@ -59,7 +60,9 @@ def refresh_module(store: Store, name: str) -> None:
     if folder is None or key is None:
         return
     prefix, version = store.environment(key), _version(key)
-    text = MAGIC + MADE_BY + _MODULE.format(key=key, name=name, prefix=prefix)
+    # As one word of Tcl.
+    word = re.sub(r"([^\w/.,:=@%+-])", r"\\\1", prefix)
+    text = MAGIC + MADE_BY + _MODULE.format(key=key, name=name, prefix=word)
     for file, content in (
         (version, text),
         (VERSION_FILE, f'{MAGIC}{MADE_BY}set ModulesVersion "{version}"\n'),

@@ -138,8 +138,8 @@ def toy(
     subprocess.run([python, "-m", "pip", "wheel", "-q", "-w", server, *packages], check=False)
     wheels = sorted(server.iterdir())
     if wheels:
-        install = [uv_executable(), "pip", "install", "--quiet", "--no-deps", "--python", python]
-        subprocess.run([*install, *wheels], check=True)
+        install: list[str | Path] = [uv_executable(), "pip", "install", "--quiet", "--no-deps"]
+        subprocess.run([*install, "--python", python, *wheels], check=True)
     lock = environment_parts.lock()
     locked_names = {package.name for package in lock.packages}
     more = [

@@ -256,15 +256,21 @@ def test_environments_that_cannot_be_packed(lab: Home) -> None:
     assert "unlocked has no lock. Run `provision lock unlocked`" in unlocked.stderr
 
 
-def test_stale_lock_is_not_packed(lab: Home) -> None:
+@pytest.mark.parametrize(
+    "file,text,message",
+    [
+        ("spec.yml", "\npip: [numpy<2.4]\n", "is stale"),
+        ("environment.yml", "# more\n", "was edited by hand"),
+    ],
+)
+def test_stale_lock_is_not_packed(lab: Home, file: str, text: str, message: str) -> None:
     folder = lab.envs / "stale"
-    shutil.copytree(lab.envs / NAME, folder)
-    (folder / "environment.yml").write_text(
-        (folder / "environment.yml").read_text().replace("numpy", "numpy<2.4")
-    )
+    shutil.copytree(lab.envs / NAME, folder, dirs_exist_ok=True)
+    with (folder / file).open("a") as edited:
+        edited.write(text)
     result = lab.run("pack", "stale")
-    assert result.returncode == 6
-    assert "is stale" in result.stderr
+    assert result.returncode == 6, result.stderr
+    assert message in result.stderr
     assert not (lab.project / "packs" / "stale").exists()
 
 

@@ -6,6 +6,7 @@ import json
 import random
 import shlex
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
@@ -298,17 +299,25 @@ def test_a_port_of_ansibles_inventory_reaches_the_host(lab: Lab) -> None:
         lab.hosts.start_sshd(host)
 
 
-def test_another_user_starts_what_root_shipped_and_changes_nothing(lab: Lab) -> None:
+@pytest.fixture
+def open_lab(lab: Lab) -> Iterator[Lab]:
+    """Others may enter the folders of its user."""
+    with tempfile.TemporaryDirectory(prefix="home-", dir="/tmp") as name:
+        Path(name).chmod(0o711)
+        yield Lab(make_home(Path(name)), lab.hosts)
+
+
+def test_another_user_starts_what_root_shipped_and_changes_nothing(open_lab: Lab) -> None:
     """A colleague's login, without rights in the store: check and launch work, ship says what is missing."""
+    lab = open_lab
     write_pack(lab.data, NAME, "1", STORE, 100_000)
     assert lab.report("ship", NAME, "--on", TWO)["succeeded"]
     active = lab.active(TWO_HOSTS)
     nodes = lab.home.root / "ann.yml"
     nodes.write_text("schema: 1\ndefaults: {ssh_options: [-l, ann]}\n")
     words = ("--on", TWO, "--inventory", str(nodes))
-    # The keys that let her in, and the folder in which her job starts.
-    home = [folder for folder in (lab.data, *lab.data.parents) if "pytest-of" in str(folder)]
-    for folder in (lab.hosts.config.parent, lab.hosts.config.parent.parent, *home):
+    # The keys that let her in.
+    for folder in (lab.hosts.config.parent, lab.hosts.config.parent.parent):
         folder.chmod(0o711)
     for name in TWO_HOSTS:
         script = """

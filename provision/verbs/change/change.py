@@ -32,7 +32,6 @@ from provision.workflow import requirements, source_builds
 from provision.workflow.context import Context, missing_file
 from provision.workflow.ensure import (
     check_prefix_path,
-    check_unedited,
     diff_with,
     ensure_kernel,
     ensure_prefix,
@@ -242,7 +241,6 @@ def _require_changeable(plan: Plan) -> None:
         )
     if not (plan.folder / SPEC).exists():
         raise missing_file(plan.folder / SPEC, advice="A lock alone cannot be changed.")
-    check_unedited(plan)
     require_current_lock(plan)
 
 

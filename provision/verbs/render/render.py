@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from provision.workflow.context import Context
-from provision.workflow.ensure import check_unedited, ensure_dockerfile, ensure_inputs, locked_plan
+from provision.workflow.ensure import ensure_dockerfile, ensure_inputs, locked_plan
 from provision.workflow.plan import BuildRequest
 
 
@@ -13,7 +13,6 @@ def render(context: Context, request: BuildRequest) -> list[str]:
     The Dockerfile belongs to a lock: without a current one it is left as it is.
     """
     with locked_plan(context, request) as plan:
-        check_unedited(plan)
         written = ensure_inputs(plan)
         if plan.current_lock is not None:
             written += ensure_dockerfile(context, plan, plan.current_lock, force=request.force)

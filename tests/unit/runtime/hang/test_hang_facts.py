@@ -493,6 +493,17 @@ def test_deep_stacks_keep_both_ends_and_the_main_thread() -> None:
     assert (lines[0], lines[-1], len(lines)) == (0, 499, 2 * stacks.MAX_FRAMES)
 
 
+def test_the_main_thread_of_a_stopped_process_is_known_by_its_name() -> None:
+    """As py-spy prints Python 3.8 to 3.10 with --nonblocking."""
+    frames = [{"name": "f", "filename": "/srv/exp/a.py", "line": 1}]
+    entry = {"pid": 7, "os_thread_id": None, "thread_name": "Thread-1", "frames": frames}
+    threads = stacks.parse_py_spy([entry, {**entry, "thread_name": "MainThread"}], "/")
+    assert [(thread.name, thread.is_main) for thread in threads] == [
+        ("MainThread", True),
+        ("Thread-1", False),
+    ]
+
+
 @pytest.mark.parametrize(
     ("version", "names"),
     [
