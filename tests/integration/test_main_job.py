@@ -421,7 +421,7 @@ def test_progress_only_on_a_terminal(home: Home, main_build: object) -> None:
     status, output = on_terminal(home, "env", "create", MAIN)
     assert status == 0
     assert "\x1b[" in output and "linking conda packages" in output
-    assert "torch==2.3.1" in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output)
+    assert "Installing wheels" in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output)  # of uv
     assert home.run("env", "remove", MAIN, "--yes").returncode == 0
     plain = home.run("env", "create", MAIN)
     assert plain.returncode == 0 and "\x1b[" not in plain.stderr
