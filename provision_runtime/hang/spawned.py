@@ -37,7 +37,7 @@ class Spawned:
 
 
 @frozen
-class _Child:
+class _Descendant:
     """A process of multiprocessing. number: None if it cannot be read. is_torch: torch started it.
     is_read: whether its stack could be read."""
 
@@ -90,7 +90,7 @@ def _may_be_rank(number: int, parent: int, is_of_rank: bool) -> bool:
         return False
 
 
-def _examine(timeout_s: float, pid: int) -> _Child | None:
+def _examine(timeout_s: float, pid: int) -> _Descendant | None:
     """None if it is no rank."""
     is_distributed, number = False, None
     try:
@@ -99,15 +99,15 @@ def _examine(timeout_s: float, pid: int) -> _Child | None:
     except OSError:  # it has ended
         return None
     except stacks.StacksUnreadable:
-        return _Child(pid, None, is_torch=False, is_read=False)
+        return _Descendant(pid, None, is_torch=False, is_read=False)
     for frame, values in frames:
         if frame.function in WORKERS and not frame.is_user:
             return None
         if frame.function == "_wrap" and SPAWN in frame.file:
-            return _Child(pid, int(values["i"]), True)
+            return _Descendant(pid, int(values["i"]), True)
         if frame.function.endswith("_bootstrap") and "multiprocessing/process.py" in frame.file:
             is_rank = is_distributed or number is not None
-            return _Child(pid, number, is_torch=False) if is_rank else None
+            return _Descendant(pid, number, is_torch=False) if is_rank else None
         is_distributed |= "torch/distributed/" in frame.file
         texts = [values[name] for name in NUMBERS if frame.is_user and name in values]
         number = next((int(text) for text in texts if text.isdigit()), number)
@@ -115,10 +115,14 @@ def _examine(timeout_s: float, pid: int) -> _Child | None:
 
 
 def _add(
-    result: Spawned, parent: int, group: list[_Child], node: RankProcess | None, timeout_s: float
+    result: Spawned,
+    parent: int,
+    group: list[_Descendant],
+    node: RankProcess | None,
+    timeout_s: float,
 ) -> None:
     """Add the ranks of one parent. node: the parent, if it has a RANK itself: that of its node."""
-    numbers: dict[int, _Child] = {}
+    numbers: dict[int, _Descendant] = {}
     for child in sorted(group, key=lambda child: (child.number is None, child.pid)):
         number = child.number
         if number is None or number in numbers:

@@ -33,6 +33,7 @@ from provision_runtime.hang.processes import Activity
 from provision_runtime.hang.state import Look
 from provision_runtime.hang.variables import rank_variables
 from tests.conftest import ROOT
+from tests.integration.waiting import eventually
 from tests.paths import DATA
 
 TORCH = "/env/lib/python3.11/site-packages/torch"
@@ -205,9 +206,11 @@ def test_lock_of_a_file_and_the_process_that_holds_it(tmp_path: Path) -> None:
         assert rank_processes.awaited_lock(os.getpid(), {}) == ""
         process = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path)
         try:
-            while not (text := rank_processes.awaited_lock(process.pid, {os.getpid(): "rank 3"})):
-                assert process.poll() is None
-                time.sleep(0.05)
+            holders = {os.getpid(): "rank 3"}
+            eventually(
+                lambda: bool(rank_processes.awaited_lock(process.pid, holders)), daemons=[process]
+            )
+            text = rank_processes.awaited_lock(process.pid, holders)
             assert text == f"for the lock of {tmp_path / 'data.lock'}, which rank 3 holds"
             assert rank_processes.awaited_lock(os.getpid(), {}) == ""
         finally:
@@ -254,9 +257,7 @@ def test_spawned_ranks_that_are_stopped_or_cannot_be_read_are_not_left_out(tmp_p
             )
 
         try:
-            while not are_ready():
-                assert parent.poll() is None
-                time.sleep(0.05)
+            eventually(are_ready, daemons=[parent])
             selection = ProcessSelection(pid=parent.pid)
             snapshot = collect(selection, observed_s=0.1, timeout_s=120)
             assert [(rank.rank, rank.kind) for rank in snapshot.ranks] == [

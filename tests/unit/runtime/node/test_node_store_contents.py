@@ -7,7 +7,6 @@ import os
 import shlex
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from provision_runtime.node.results import IS_ACTIVE
 from provision_runtime.node.signatures import NAMESPACE
 from provision_runtime.node.store import Store
 from tests.conftest import absence
+from tests.integration.waiting import eventually
 from tests.node_stores import NAME, RUN, PackedToy, pack_toy, receive, refused, ship
 
 
@@ -284,8 +284,7 @@ def test_module_loads_the_active_environment_and_unloads_all_of_it(
         ["bash", "-c", script], env=environment, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as shell:  # fmt: skip
-        while shell.poll() is None and not switch.exists():
-            time.sleep(0.05)
+        eventually(lambda: shell.poll() is not None or switch.exists())
         ship(store, other)
         switch.unlink(missing_ok=True)
         out, err = shell.communicate()
