@@ -45,6 +45,7 @@ NOT_IN_CI = (
     "has no libnccl of its own",
     "PROVISION_TEST_OTHER_PYTHON",  # a second release of torch
     "this torch cannot",  # CI has one release
+    "cosign is not installed",  # no package of Debian 12
     "no Python 3.6",
     "no Python older than 3.8",
     "the conda records for development",
