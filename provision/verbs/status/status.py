@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 import shutil
 import sys
-from contextlib import closing
 from pathlib import Path
 
 from provision import __version__, catalog
@@ -49,13 +48,9 @@ class MachineStatus:
 
 def machine_status(context: Context) -> MachineStatus:
     """Asks nvidia-smi and the Docker engine; asks no network."""
-    from provision.adapters.docker import connect_engine, engine_version
+    from provision.adapters.docker import engine_version
 
-    client, no_engine = connect_engine()
-    engine = ""
-    if client is not None:
-        with closing(client):
-            engine = engine_version(client)
+    engine, no_engine = engine_version()
     data = context.folders.data
     usage = shutil.disk_usage(nearest_existing(data))
     return MachineStatus(
@@ -64,8 +59,8 @@ def machine_status(context: Context) -> MachineStatus:
         python=platform.python_version(),
         platform=f"{sys.platform} {platform.machine()}",
         machine=host.this_machine(),
-        engine=engine,
-        no_engine=str(no_engine or ""),
+        engine=engine or "",
+        no_engine=no_engine or "",
         data=DataDisk(path=data, free=usage.free, total=usage.total),
         envs=context.folders.envs,
         environments=tuple(environments_of_all(context)),
