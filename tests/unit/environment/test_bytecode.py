@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -214,6 +215,25 @@ def test_compiled_packages_come_from_the_cache(
         assert bytecode.compiled_files(moved) == before
 
 
+def test_prefixes_share_the_files_of_the_cache(cached_tree: Path, tmp_path: Path) -> None:
+    """A tree with another mode, or with other permissions, has files of its own."""
+    file = cached_tree / bytecode_file("alpha", "m0")
+    content, permissions = file.read_bytes(), stat.S_IMODE(file.stat().st_mode)
+    for mode in get_args(bytecode.Mode):
+        bytecode.compile_all(cached_tree, mode, tmp_path / "cache")
+        assert file.stat().st_nlink == (2 if mode == "checked-hash" else 1)
+    (cached_tree / SITE / "alpha" / "m0.py").chmod(0o600)
+    bytecode.compile_all(cached_tree, "checked-hash", tmp_path / "cache")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600 != permissions
+    (cached_tree / SITE / "alpha" / "m0.py").chmod(permissions)
+    bytecode.compile_all(cached_tree, "checked-hash", tmp_path / "cache")
+    assert (file.read_bytes(), stat.S_IMODE(file.stat().st_mode)) == (content, permissions)
+
+
+def bytecode_file(package: str, module: str) -> Path:
+    return Path(SITE) / package / "__pycache__" / f"{module}.{TAG}.pyc"
+
+
 def test_a_bar_moves_while_modules_are_compiled(
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,7 +258,7 @@ def test_a_hard_link_to_byte_code_is_not_written_to(tmp_path: Path) -> None:
     other.write_bytes(b"of another environment")
     os.link(other, path)
     with pytest.raises(FileExistsError):
-        bytecode_cache._write(str(path), b"new", str(tmp_path))
+        bytecode_cache._place(str(path), b"new", str(tmp_path), "")
     assert other.read_bytes() == b"of another environment"
 
 
