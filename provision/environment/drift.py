@@ -5,20 +5,18 @@ Nothing here changes the prefix.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Collection, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Literal
 
 from packaging.utils import canonicalize_name
 
-from provision.adapters.http import sha256_of
 from provision.adapters.installed_files import conda_records
 from provision.adapters.listed_files import listed_files
 from provision.core.dataclass import frozen
 from provision.core.types import Lock, Prefix
 from provision.environment import install_record, runtime_package
 from provision.environment.install_record import InstallRecord
+from provision_runtime.facts.digests import file_sha256
 
 RUNTIME = canonicalize_name(runtime_package.NAME)
 
@@ -41,17 +39,26 @@ def is_current(prefix: Prefix | None, lock: Lock) -> bool:
     return not find_package_drift(prefix, lock)
 
 
-def find_drift(prefix: Prefix, lock: Lock, *, files: bool) -> list[Drift]:
+def find_drift(
+    prefix: Prefix, lock: Lock, *, files: bool, sha256_of: Callable[[str], str] = file_sha256
+) -> list[Drift]:
     """How a prefix differs from its lock, by packages and by the digest of each; with `files` also
-    by every recorded file's hash.
+    by every recorded file's hash, which `sha256_of` computes.
     """
     drifts = [*find_package_drift(prefix, lock), *_runtime_drift(prefix)]
-    if files:
-        drifts += _listed_file_drift(prefix)
     record = install_record.read(prefix.path)
+    if files:
+        byte_code = record.byte_code if record is not None else {}
+        listed = [*_listed_hashes(prefix), *(("(byte code)", *row) for row in byte_code.items())]
+        for package, file, sha256 in listed:
+            path = prefix.path / file
+            if sha256 is None:
+                drifts.append(Drift(kind="unreadable", name=package, detail=file))
+            elif not path.is_file():
+                drifts.append(Drift(kind="absent", name=package, detail=file))
+            elif sha256_of(str(path)) != sha256:
+                drifts.append(Drift(kind="changed", name=package, detail=file))
     if record is not None:
-        for file, sha256 in record.byte_code.items() if files else ():
-            drifts += _file_drift("(byte code)", prefix.path / file, sha256, prefix)
         drifts += _digest_drift(prefix, record, {canonicalize_name(drift.name) for drift in drifts})
     return drifts
 
@@ -156,18 +163,11 @@ def _installed_wheels(prefix: Prefix) -> dict[str, str]:
     return versions
 
 
-def _listed_file_drift(prefix: Prefix) -> Iterator[Drift]:
+def _listed_hashes(prefix: Prefix) -> Iterator[tuple[str, str, str | None]]:
+    """Package, path from the prefix and hash of every listed file that has one; no hash for a list
+    that cannot be read."""
     for file in listed_files(prefix.path):
         if file.kind == "unreadable":
-            yield Drift(kind="unreadable", name=file.package, detail=file.path)
+            yield file.package, file.path, None
         elif file.kind == "hardlink" and file.sha256:
-            path = prefix.path / file.path
-            yield from _file_drift(file.package, path, file.sha256, prefix)
-
-
-def _file_drift(package: str, path: Path, sha256: str, prefix: Prefix) -> Iterator[Drift]:
-    relative = os.path.relpath(path, prefix.path)
-    if not path.is_file():
-        yield Drift(kind="absent", name=package, detail=relative)
-    elif sha256_of(path) != sha256:
-        yield Drift(kind="changed", name=package, detail=relative)
+            yield file.package, file.path, file.sha256

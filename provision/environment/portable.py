@@ -10,7 +10,7 @@ import csv
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
 from provision.adapters.installed_files import (
@@ -25,6 +25,7 @@ from provision.core.paths import Folders
 from provision.core.types import Lock, Prefix, Progress
 from provision.environment import bytecode, drift
 from provision.environment import prefix as prefixes
+from provision_runtime.facts.digests import PrefixDigests, file_sha256, prefix_digests
 
 
 def install_portable(
@@ -36,8 +37,9 @@ def install_portable(
     folders: Folders,
     progress: Progress,
     mirrors: Mirrors = NO_MIRRORS,
-) -> None:
-    """Install a lock into `staging`, which does not exist, as it will be at `final` on nodes.
+) -> PrefixDigests:
+    """Install a lock into `staging`, which does not exist, as it will be at `final` on nodes. Returns
+    its deep digests.
 
     Raises IntegrityError if a file is not what the lock says, or belongs to this host.
     """
@@ -46,9 +48,9 @@ def install_portable(
     prefixes.complete(lock, name, final, staging, pack=key)
     progress.info("checking every file against the lock")
     # Raise IntegrityError if any file is not what the lock and its package say.
-    drifts = drift.find_drift(
-        Prefix(name=name, path=staging, lock_sha256=lock.sha256), lock, files=True
-    )
+    sha256_of = _hash_once()
+    installed = Prefix(name=name, path=staging, lock_sha256=lock.sha256)
+    drifts = drift.find_drift(installed, lock, files=True, sha256_of=sha256_of)
     if drifts:
         first = drifts[0]
         more = f" ({len(drifts) - 1} more)" if len(drifts) > 1 else ""
@@ -61,6 +63,21 @@ def install_portable(
     progress.info("compiling every module")
     bytecode.compile_all(staging, "unchecked-hash", folders.byte_code, progress)
     _normalize_permissions(staging, final)
+    return prefix_digests(str(staging), deep=True, sha256=sha256_of)
+
+
+def _hash_once() -> Callable[[str], str]:
+    """Hashes a file, and reads it once: the lock's check and the digests both need the hashes of 5 GB."""
+    hashes: dict[tuple[int, int, int], str] = {}
+
+    def sha256_of(path: str) -> str:
+        status = os.lstat(path)
+        key = (status.st_ino, status.st_mtime_ns, status.st_size)
+        if key not in hashes:
+            hashes[key] = file_sha256(path)
+        return hashes[key]
+
+    return sha256_of
 
 
 def _remove_host_files(tree: Path) -> None:

@@ -17,7 +17,7 @@ import os
 import posixpath
 import re
 import stat
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Dict, NamedTuple, Optional, TypedDict
 
 # The name of what no distribution lists.
@@ -60,17 +60,31 @@ class PrefixDigests(TypedDict):
     lock_sha256: Optional[str]
 
 
-def prefix_digests(prefix: str, deep: bool) -> PrefixDigests:
+def file_sha256(path: str) -> str:
+    """The SHA-256 of a file's bytes, in constant memory."""
+    digest = hashlib.sha256()
+    buffer = memoryview(bytearray(READ_BYTES))
+    with open(path, "rb", buffering=0) as file:
+        while True:
+            count = file.readinto(buffer)
+            if not count:
+                return digest.hexdigest()
+            digest.update(buffer[:count])
+
+
+def prefix_digests(
+    prefix: str, deep: bool, sha256: Callable[[str], str] = file_sha256
+) -> PrefixDigests:
     """The digest of each distribution in a prefix, by name, and of them all.
 
     A file of several distributions counts for the one that was
-    installed last. Raises OSError for a prefix that cannot be read.
+    installed last. sha256: hashes a file. Raises OSError for a prefix that cannot be read.
     """
     prefix = os.path.realpath(prefix)
     marker = read_marker(prefix)
     distributions: dict[str, DistributionDigest] = {}
     root = hashlib.sha256()
-    files = dict(_walk(prefix, "", deep, "pack" in marker))
+    files = dict(_walk(prefix, "", sha256 if deep else None, "pack" in marker))
     for name, distribution, paths in _inventory(prefix, sorted(files, key=os.fsencode)):
         digest = hashlib.sha256(f"{distribution.identity}\n".encode())
         for path in paths:
@@ -84,18 +98,6 @@ def prefix_digests(prefix: str, deep: bool) -> PrefixDigests:
         "root": root.hexdigest(),
         "lock_sha256": marker.get("lock_sha256"),
     }
-
-
-def file_sha256(path: str) -> str:
-    """The SHA-256 of a file's bytes, in constant memory."""
-    digest = hashlib.sha256()
-    buffer = memoryview(bytearray(READ_BYTES))
-    with open(path, "rb", buffering=0) as file:
-        while True:
-            count = file.readinto(buffer)
-            if not count:
-                return digest.hexdigest()
-            digest.update(buffer[:count])
 
 
 def _inventory(prefix: str, files: Sequence[str]) -> Iterator[tuple[str, Distribution, list[str]]]:
@@ -125,7 +127,9 @@ def _inventory(prefix: str, files: Sequence[str]) -> Iterator[tuple[str, Distrib
         yield name, distributions[name], files_of[name]
 
 
-def _walk(prefix: str, folder: str, deep: bool, with_bytecode: bool) -> Iterator[tuple[str, str]]:
+def _walk(
+    prefix: str, folder: str, sha256: Callable[[str], str] | None, with_bytecode: bool
+) -> Iterator[tuple[str, str]]:
     """Every file and link below a folder of the prefix, except conda-meta; and a text that changes
     with it, for the digest of its distribution."""
     with os.scandir(os.path.join(prefix, folder)) as entries:
@@ -135,7 +139,7 @@ def _walk(prefix: str, folder: str, deep: bool, with_bytecode: bool) -> Iterator
         if path == _RECORDS or (item.name == _BYTECODE and not with_bytecode):
             continue
         if item.is_dir(follow_symlinks=False):
-            yield from _walk(prefix, path, deep, with_bytecode)
+            yield from _walk(prefix, path, sha256, with_bytecode)
             continue
         status = item.stat(follow_symlinks=False)
         description = "neither a file nor a link"
@@ -143,7 +147,7 @@ def _walk(prefix: str, folder: str, deep: bool, with_bytecode: bool) -> Iterator
             description = f"link {os.readlink(item.path)}"
         elif stat.S_ISREG(status.st_mode):
             kind = "executable" if status.st_mode & 0o111 else "file"
-            content = f" {file_sha256(item.path)}" if deep else ""
+            content = f" {sha256(item.path)}" if sha256 else ""
             description = f"{kind} {status.st_size}{content}"
         yield path, description
 

@@ -22,7 +22,6 @@ from provision.environment import portable, runtime_package
 from provision.environment.prefix import QUIET_S, QUIET_TIMEOUT_S
 from provision.workflow.context import Context
 from provision.workflow.ensure import locked_plan, require_existing_lock
-from provision.workflow.installed import tree_digests
 from provision.workflow.plan import BuildRequest, Plan, make_plan
 
 # conda's packages have room for 255 bytes where their files name the path of the environment.
@@ -132,7 +131,7 @@ def _make(context: Context, plan: Plan, lock: Lock, pack_plan: PackPlan) -> Pack
     folder = packs.pack_path(context.folders, plan.name)
     runtime, python = runtime_package.load(), lock.find("python")
     with _staging(folder, pack_plan) as (tree, image):
-        portable.install_portable(
+        digests = portable.install_portable(
             lock,
             plan.name,
             pack_plan.key,
@@ -142,9 +141,7 @@ def _make(context: Context, plan: Plan, lock: Lock, pack_plan: PackPlan) -> Pack
             context.progress,
             context.mirrors,
         )
-        context.progress.info("reading every file")
         size, files = packs.tree_size(tree)
-        digests = tree_digests(tree, deep=True)
         tool = packs.tool_name(pack_plan.format)
         context.progress.info(f"writing {pack_plan.filename} with {tool} ({pack_plan.compression})")
         packs.write_image(tree, image, pack_plan.compression)
