@@ -1,6 +1,6 @@
 """Seconds of `provision add` and `remove` of one small package from a warm cache, next to `uv pip install` of it.
 
-Usage: python benchmarks/bench_add.py   (makes or reuses the environment torch2.3-cuda12.1-py3X in ./.bench)
+Usage: python benchmarks/bench_add.py   (makes or reuses the environment bench-add in ./.bench)
 provision also solves, writes a lock, and changes the prefix so that a kill at any step leaves the old or the new.
 CPU seconds count children too; on a busy machine they say more than the wall clock.
 """
@@ -10,27 +10,16 @@ from __future__ import annotations
 import os
 import statistics
 import subprocess
-import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from measure import PROVISION, box, environment
+from measure import PROVISION, box, environment, seconds
 
 RUNS = 3
-NAME = f"torch2.3-cuda12.1-py3{sys.version_info[1]}"
+NAME = "bench-add"
 PACKAGE = "einops"
 MODULE = "import einops"
 AIM = (1.5, 1.2)  # seconds by the clock, and of CPU
-
-
-def timed(command: list[str], env: Mapping[str, str]) -> tuple[float, float]:
-    """Wall and CPU seconds of a command."""
-    before, start = os.times(), time.perf_counter()
-    subprocess.run(command, check=True, capture_output=True, env=env, cwd=box())
-    seconds, after = time.perf_counter() - start, os.times()
-    cpu = after.children_user - before.children_user + after.children_system
-    return seconds, cpu - before.children_system
 
 
 def uv_environment(env: Mapping[str, str]) -> tuple[str, Path]:
@@ -45,7 +34,7 @@ def uv_environment(env: Mapping[str, str]) -> tuple[str, Path]:
 
 def main() -> None:
     env = environment()
-    request = ["--torch", "2.3", "--cuda", "12.1", "--no-companions"]
+    request = [NAME, "--torch", "2.3", "--cuda", "12.1", "--no-companions"]
     subprocess.run(
         [PROVISION, "build", *request, "--no-image", "--no-smoke", "--no-kernel"],
         check=True,
@@ -56,21 +45,21 @@ def main() -> None:
     find_links = [f"--find-links={path}" for path in env.get("PIP_FIND_LINKS", "").split()]
     results: dict[str, list[tuple[float, float]]] = {"add": [], "remove": [], "uv": []}
     for run in range(RUNS + 1):  # the first warms the caches
-        add = timed([PROVISION, "add", NAME, PACKAGE], env)
+        add = seconds([PROVISION, "add", NAME, PACKAGE], env)
         command = [PROVISION, "run", NAME, "--", "python", "-c", MODULE]
         subprocess.run(command, check=True, env=env, cwd=box())
         install = [uv, "pip", "install", "--quiet", *find_links, "--python", str(python), PACKAGE]
-        by_uv = timed(install, env)
+        by_uv = seconds(install, env)
         subprocess.run([uv, "pip", "uninstall", "--quiet", "--python", python, PACKAGE], check=True)
-        remove = timed([PROVISION, "remove", NAME, PACKAGE], env)
+        remove = seconds([PROVISION, "remove", NAME, PACKAGE], env)
         if run:
-            for name, seconds in (("add", add), ("remove", remove), ("uv", by_uv)):
-                results[name].append(seconds)
+            for name, taken in (("add", add), ("remove", remove), ("uv", by_uv)):
+                results[name].append(taken)
     print(f"median of {RUNS}, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     for name, rows in results.items():
-        seconds, cpu = (statistics.median(column) for column in zip(*rows))
+        wall, cpu = (statistics.median(column) for column in zip(*rows))
         aim = "" if name == "uv" else f"  (aim {AIM[0]} s, {AIM[1]} s CPU)"
-        print(f"{name:10} {seconds:6.2f} s wall, {cpu:5.2f} s CPU{aim}")
+        print(f"{name:10} {wall:6.2f} s wall, {cpu:5.2f} s CPU{aim}")
 
 
 if __name__ == "__main__":

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import os
 import statistics
-import subprocess
 import sys
-import time
 from pathlib import Path
 
-from measure import PROVISION, box
+from measure import PROVISION, box, seconds
 
 ROOT = Path(__file__).resolve().parent.parent
 CAPTURE = ROOT / "tests" / "captures" / "healthy-8gpu"
@@ -20,15 +18,11 @@ RUNS = 5
 TARGET_S = 3.0
 
 
-def seconds(command: list[str], **variables: str) -> tuple[float, float]:
+def timed(command: list[str], **variables: str) -> tuple[float, float]:
     """Wall and CPU seconds of a command, which may find something."""
-    before, start = os.times(), time.perf_counter()
     env = {**os.environ, **variables}
     env.pop("PYTHONDONTWRITEBYTECODE", None)
-    subprocess.run(command, env=env, cwd=box(), capture_output=True, check=False)
-    wall, after = time.perf_counter() - start, os.times()
-    user = after.children_user - before.children_user
-    return wall, user + after.children_system - before.children_system
+    return seconds(command, env, check=False)
 
 
 def hanging_tool() -> str:
@@ -51,8 +45,8 @@ def main() -> None:
         ("doctor, nvidia-smi hangs", [PROVISION, "doctor"], None, {"PATH": path}),
     ]
     for label, command, target, variables in rows:
-        seconds(command, **variables)  # once to warm up
-        runs = [seconds(command, **variables) for _ in range(RUNS)]
+        timed(command, **variables)  # once to warm up
+        runs = [timed(command, **variables) for _ in range(RUNS)]
         wall, cpu = (statistics.median(column) for column in zip(*runs))
         goal = f"  (target {target:g} s)" if target else ""
         print(f"{label}: {wall:.2f} s, CPU {cpu:.2f} s{goal}")

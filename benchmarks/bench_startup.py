@@ -14,22 +14,12 @@ import sys
 import time
 from pathlib import Path
 
-from measure import PROVISION, box, environment
+from measure import PROVISION, box, environment, seconds
 
-RUNS = 9
+RUNS = 15
 ENVIRONMENTS = 20
 BARE = "bare interpreter"
 NAME = f"torch2.3-cuda12.1-py3{sys.version_info[1]}"
-
-
-def seconds(command: list[str], variables: dict[str, str]) -> tuple[float, float]:
-    """Wall and CPU seconds of a command."""
-    before, start = os.times(), time.perf_counter()
-    env = {**environment(), **variables}
-    subprocess.run(command, check=True, capture_output=True, env=env, cwd=box())
-    wall, after = time.perf_counter() - start, os.times()
-    cpu = after.children_user - before.children_user + after.children_system
-    return wall, cpu - before.children_system
 
 
 def make_environments() -> None:
@@ -91,13 +81,11 @@ def main() -> None:
     time.sleep(3)  # a run is recorded when its files are two seconds old
     for _ in range(RUNS):  # interleaved: whatever else the machine does falls on all
         for name, (command, _, variables) in commands.items():
-            taken[name].append(seconds(command, variables))
+            taken[name].append(seconds(command, {**environment(), **variables}))
     print(f"median of {RUNS}, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     for name, (_, target, _) in commands.items():
         wall, cpu = (statistics.median(column) for column in zip(*taken[name]))
-        ratio = statistics.median(
-            seconds[1] / bare[1] for seconds, bare in zip(taken[name], taken[BARE])
-        )
+        ratio = statistics.median(ours[1] / bare[1] for ours, bare in zip(taken[name], taken[BARE]))
         print(
             f"{name:26} {ratio:5.1f}  {cpu:.3f} s CPU, {wall:.3f} s wall"
             + (f"  (target {target})" if target else "")

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import resource
+import subprocess
 import sys
+import time
+from collections.abc import Mapping
 from pathlib import Path
 
 PROVISION = str(Path(sys.executable).parent / "provision")
@@ -31,3 +35,14 @@ def environment() -> dict[str, str]:
     variables = {**os.environ, **{key: str(value) for key, value in ours.items()}}
     variables.pop("PYTHONDONTWRITEBYTECODE", None)
     return variables
+
+
+def seconds(
+    command: list[str], env: Mapping[str, str] | None = None, *, check: bool = True
+) -> tuple[float, float]:
+    """Wall and CPU seconds of a command with all its children. check: it must succeed."""
+    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    subprocess.run(command, check=check, capture_output=True, env=env, cwd=box())
+    wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+    user, system = after.ru_utime - before.ru_utime, after.ru_stime - before.ru_stime
+    return wall, user + system
