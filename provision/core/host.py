@@ -7,7 +7,6 @@ import hashlib
 import hmac
 import math
 import os
-import platform
 import re
 import shutil
 from functools import cache
@@ -174,10 +173,11 @@ def identity(root: Path = ROOT) -> dict[str, str]:
     """This machine, as verdicts name it. No value alone identifies it: machines that were
     cloned share the machine id, and others the host name. `unknown` is no value."""
     driver, gpus = _gpu_identity()
+    system = os.uname()  # the module platform takes 2 ms to load
     return {
-        "host": platform.node(),
-        "machine": platform.machine(),
-        "kernel": platform.release(),
+        "host": system.nodename,
+        "machine": system.machine,
+        "kernel": system.release,
         "machine_id": _machine_id(root),
         "gpus": gpus,
         "driver": driver,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import platform
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -52,12 +52,13 @@ def machine_status(context: Context) -> MachineStatus:
 
     engine, no_engine = engine_version()
     data = context.folders.data
+    system = os.uname()
     usage = shutil.disk_usage(nearest_existing(data))
     return MachineStatus(
         provision=__version__,
-        host=platform.node(),
-        python=platform.python_version(),
-        platform=f"{sys.platform} {platform.machine()}",
+        host=system.nodename,
+        python=".".join(map(str, sys.version_info[:3])),
+        platform=f"{sys.platform} {system.machine}",
         machine=host.this_machine(),
         engine=engine or "",
         no_engine=no_engine or "",
