@@ -1,8 +1,7 @@
 """`provision lock` of one conda environment, whole, beside its pieces and beside the conda-lock command.
 
 Usage: python benchmarks/bench_lock.py CHANNELS   (a folder or address under which the channels pytorch, nvidia and conda-forge are)
-conda-lock needs an executable that solves. With micromamba on PATH both are compared whole; without, conda-lock gets one that has the
-answer ready, so that what remains is what conda-lock itself takes, whatever solves.
+conda-lock needs an executable that solves: micromamba or conda on PATH (CONDA_SOLVER chooses conda's). The last column compares CPU.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from pathlib import Path
 from measure import PROVISION, box, environment
 
 RUNS = 9
-NAME = "torch2.6-cuda12.6-py311"
-REQUEST = ["--torch", "2.6", "--cuda", "12.6", "--source", "conda-forge", "--companions"]
+NAME = "bench-lock"
+REQUEST = [NAME, "--torch", "2.6", "--cuda", "12.6", "--source", "conda-forge", "--companions"]
 MACHINE = {"__cuda": "12.6", "__glibc": "2.28", "__linux": "5.10", "__unix": "0"}
 # The solve in a process of its own: what is left if everything that is ours were free.
 SOLVE = """
@@ -35,7 +34,6 @@ specs = [rattler.MatchSpec(spec) for spec in specs]
 asyncio.run(rattler.solve([rattler.Channel(channel)], specs, platforms=["linux-64", "noarch"], virtual_packages=virtual))
 os._exit(0)
 """
-READY = '#!/bin/sh\nif [ "$1" = --version ]; then echo 2.3.3; else cat "$(dirname "$0")/answer.json"; fi\n'
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ def main() -> None:
     channels = given if "://" in given else Path(given).resolve().as_uri()
     place = box() / "lock"
     shutil.rmtree(place, ignore_errors=True)
-    place.mkdir(parents=True)
+    (place / "envs").mkdir(parents=True)
     env = {**environment(), "PROVISION_MIRRORS": f"*={channels}"}
     subprocess.run(
         [PROVISION, "lock", *REQUEST], check=True, env=env, cwd=place, capture_output=True
@@ -83,16 +81,17 @@ def specs_of(folder: Path) -> list[str]:
 
 def conda_lock(folder: Path, place: Path, channel: str) -> dict[str, list[str]]:
     """The conda-lock command on the same files. It writes a lock of its own."""
-    executable = shutil.which("micromamba")
-    name = "conda-lock lock with micromamba"
-    if executable is None:
-        name, executable = "conda-lock lock, answer ready", str(ready(folder, place))
+    solvers = (name for name in ("micromamba", "conda") if shutil.which(name))
+    solver = next(solvers, None)
+    if solver is None:
+        raise SystemExit("Put micromamba or conda on PATH.")
+    name = f"conda-lock lock with {solver}"
     command = [
         str(Path(sys.executable).parent / "conda-lock"),
         "lock",
         "--conda",
-        executable,
-        "--micromamba",
+        str(shutil.which(solver)),
+        "--micromamba" if solver == "micromamba" else "--no-micromamba",
         "-p",
         "linux-64",
     ]
@@ -116,32 +115,6 @@ def conda_lock(folder: Path, place: Path, channel: str) -> dict[str, list[str]]:
             str(place / "theirs.yml"),
         ]
     }
-
-
-def ready(folder: Path, place: Path) -> Path:
-    """An executable that answers at once with what our lock holds."""
-    from provision import lockfile
-
-    packages = lockfile.read(folder / lockfile.FILE).by("conda")
-    rows = [
-        {
-            "name": package.name,
-            "version": package.version,
-            "url": package.url,
-            "md5": package.md5,
-            "sha256": package.sha256,
-            "fn": package.filename,
-        }
-        | {"depends": list(package.depends)}
-        for package in packages
-    ]
-    (place / "answer.json").write_text(
-        json.dumps({"success": True, "actions": {"FETCH": rows, "LINK": rows}})
-    )
-    program = place / "micromamba"
-    program.write_text(READY)
-    program.chmod(0o755)
-    return program
 
 
 def measured(command: list[str], place: Path, env: Mapping[str, str]) -> Ran:
@@ -171,7 +144,7 @@ def report(results: Mapping[str, Ran]) -> None:
     print(f"median of {RUNS}                       wall      CPU   memory   provision lock / this")
     for name, ran in results.items():
         print(
-            f"{name:32} {ran.seconds:6.3f} s {ran.cpu:6.3f} s {ran.peak_mb:5.0f} MB   {own.seconds / ran.seconds:6.2f}"
+            f"{name:32} {ran.seconds:6.3f} s {ran.cpu:6.3f} s {ran.peak_mb:5.0f} MB   {own.cpu / ran.cpu:6.2f}"
         )
 
 
