@@ -82,7 +82,7 @@ def test_nodes_of_slurm_are_not_reached_by_ssh_unless_it_is_written(
     (tmp_path / "envs" / "toy").mkdir(parents=True)
     python = ".".join(map(str, sys.version_info[:2]))
     (tmp_path / "envs" / "toy" / "spec.yml").write_text(
-        f"torch: '2.3'\ncuda: '12.1'\npython: '{python}'\n"
+        f"torch: '2.6'\ncuda: '12.4'\npython: '{python}'\n"
     )
     (tmp_path / "nodes").write_text(SINFO)
     write_program(tmp_path / "sinfo", f"#!/bin/sh\ncat {tmp_path}/nodes\n")

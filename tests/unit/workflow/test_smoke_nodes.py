@@ -308,7 +308,7 @@ def test_passport_and_page_say_which_nodes_passed_and_when(
     before = path.read_bytes()
     lock = json.loads(before)["lock"]["sha256"]
     (tmp_path / "lab").mkdir()
-    (tmp_path / "lab" / "spec.yml").write_text('torch: "2.3"\ncuda: "12.1"\npython_from: channel\n')
+    (tmp_path / "lab" / "spec.yml").write_text('torch: "2.6"\ncuda: "12.4"\npython_from: channel\n')
     plan = make_plan(context, BuildRequest(name="lab"))
     document = nodes_document()
     record_smoke_over_nodes(context, plan, document, "0" * 64)
@@ -346,7 +346,7 @@ def test_options_that_do_not_fit_are_refused(
     options: list[str], message: str, tmp_path: Path
 ) -> None:
     (tmp_path / "lab").mkdir()
-    (tmp_path / "lab" / "spec.yml").write_text('torch: "2.3"\ncuda: "12.1"\n')
+    (tmp_path / "lab" / "spec.yml").write_text('torch: "2.6"\ncuda: "12.4"\n')
     result = CliRunner().invoke(cli, ["smoke", "lab", "--envs", str(tmp_path), *options])
     assert result.exit_code == 3, result.output
     assert message in " ".join(result.output.split())

@@ -107,7 +107,7 @@ def test_no_environment_is_made_where_a_group_may_change_it(
     shared.mkdir(mode=0o755)
     open_to_the_group(shared)
     (folders.envs / "lab").mkdir()
-    (folders.envs / "lab" / "spec.yml").write_text('torch: "2.3"\ncpu: true\n')
+    (folders.envs / "lab" / "spec.yml").write_text('torch: "2.6"\ncpu: true\n')
     words = ["build", "lab", "--envs", str(folders.envs), "--dry-run", "--prefix"]
     result = CliRunner().invoke(cli, [*words, str(shared / "lab")])
     assert result.exit_code == SystemRefused.exit_code
