@@ -61,7 +61,6 @@ def run(context: RankContext) -> Outcome:
         *transport.findings(ranks),
         *bandwidth.judge_lines(lines, hardware, limit),
     ]
-    collectives = dict.fromkeys(line["collective"] for line in lines)
     data = {
         "ranks": scope.ranks,
         "rows": lines,
@@ -72,7 +71,7 @@ def run(context: RankContext) -> Outcome:
         "note": None if scope.ranks > 1 else "busbw is not applicable to one rank",
         "cpu_share": measurement.describe_cpu_share(context.cores),
         "hardware": asdict(hardware),
-        "expected": {name: bandwidth.published(hardware, name) for name in collectives},
+        "expected": {plan.ALL_REDUCE: bandwidth.published(hardware)},
         "slowest_wire": limit and asdict(limit),
         "transports": [{"rank": rank.rank, **rank.log.as_json()} for rank in ranks],
         "pairs": [[*pair, round(gb_s, 3)] for pair, gb_s in sorted(pair_rates.items())],
