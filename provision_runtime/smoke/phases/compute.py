@@ -1,8 +1,8 @@
 """Phase compute: does each rank multiply without error, how fast does it multiply and copy, and does
 one fall behind the others?
 
-A rank is judged against the median of the ranks; a GPU also against its data sheet, and by what its
-driver says while it is busy. Every rate is the best of several windows. If a
+A rank is judged against the median of the ranks; a GPU also by what its driver says while it is busy.
+Every rate is the best of several windows. If a
 rank looks slow, all ranks measure again. On CPUs the time is the processor's own: what else runs on
 a rank's core is no fault of it, and differs between cores.
 """
@@ -19,7 +19,7 @@ from ...checks import gpus as gpu_checks
 from ...facts import gpu_health, libraries, wires
 from ...report.codec import decode
 from ...report.text import format_count
-from .. import device_rates, measurement
+from .. import measurement
 from ..outcome import Finding, Outcome
 from . import exact_product
 
@@ -48,8 +48,6 @@ Rates = Dict[str, float]
 
 
 def run(context: RankContext) -> Outcome:
-    import torch
-
     kind = "cuda" if context.on_gpu else "cpu"
     gpus = context.exchange("GPUs that compute", _gpu(context))
     reason = why_not_judged(context.cores, gpus)
@@ -63,14 +61,9 @@ def run(context: RankContext) -> Outcome:
         ]
     health = context.exchange("compute busy", _busy_gpus(context))
     wrong = context.exchange("products", wrong_before + _wrong_elements(context, kind))
-    findings = []
-    rank = context.env.rank
-    if context.on_gpu and gpus.count(gpus[rank]) == 1:  # alone on its GPU
-        findings += device_rates.slow_operations(torch.cuda.get_device_name(), rates[rank], rank)
-    if rank != 0:
-        return Outcome("", tuple(findings))
-    if not reason:
-        findings += stragglers(rates, SLOW[kind])
+    if context.env.rank != 0:
+        return Outcome()
+    findings = [] if reason else stragglers(rates, SLOW[kind])
     for rank, count in enumerate(wrong):
         if count:
             message = f"{format_count(count, 'element')} wrong in matrix products"
@@ -79,13 +72,10 @@ def run(context: RankContext) -> Outcome:
         findings += gpu_checks.gpu_findings(decode(List[gpu_health.GpuHealth], of_host, "GPUs"))
     medians = _medians(rates)
     data = {
-        "units": {operation: _unit(operation) for operation in medians},
         "ranks": [{"rank": rank, **_rounded(rate)} for rank, rate in enumerate(rates)],
         "median": _rounded(medians),
-        "slow_below": round(SLOW[kind], 4),
         "judged": reason or "against the median of the ranks",
         "wrong_elements": wrong,
-        "busy_gpus": health,
     }
     parts = [f"{_named(name)} {value:.4g} {_unit(name)}" for name, value in medians.items()]
     message = f"per rank (median): {', '.join(parts)}"

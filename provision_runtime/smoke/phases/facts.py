@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-import time
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -53,12 +52,11 @@ class RankFacts:
 
 
 def run(context: RankContext) -> Outcome:
-    started = time.monotonic()
     facts = environment.collect()
     context.facts = dict(facts)
     if facts["error"]:
         findings = [expectation.broken(facts["error"]), *surroundings.contaminations(facts)]
-        return Outcome("", tuple(findings), _data(context, started), broken=True)
+        return Outcome("", tuple(findings), _data(context), broken=True)
     _choose_backend(context)
     problems = _backend_problems(context)
     context.unusable = "; ".join(problems)
@@ -84,7 +82,7 @@ def run(context: RankContext) -> Outcome:
     )
     if temporary_folder is not None:
         findings.append(temporary_folder)
-    data = _data(context, started)
+    data = _data(context)
     # Several worlds of one would all succeed, at the same files and ports.
     is_other_world = any(finding.id == "world-size" for finding in findings)
     return Outcome(_summary(data), tuple(findings), data, broken=is_other_world)
@@ -105,11 +103,7 @@ def merge(outcomes: Sequence[Outcome]) -> Outcome:
     combined = combine(outcomes)
     ranks = [RankFacts(**row) for outcome in outcomes for row in outcome.data["ranks"]]
     findings = differences_between_ranks(ranks)
-    data = {
-        **combined.data,
-        "collect_s": max(outcome.data["collect_s"] for outcome in outcomes),
-        "ranks": list(map(asdict, ranks)),
-    }
+    data = {**combined.data, "ranks": list(map(asdict, ranks))}
     is_broken = combined.broken or any(finding.id == "gpu-shared" for finding in findings)
     return Outcome(combined.message, (*combined.findings, *findings), data, is_broken)
 
@@ -151,7 +145,7 @@ def _backend_problems(context: RankContext) -> list[str]:
     return problems
 
 
-def _data(context: RankContext, started: float) -> dict[str, Any]:
+def _data(context: RankContext) -> dict[str, Any]:
     """For the report: this rank's environment and settings, and in `ranks` its row."""
     row = asdict(_rank_facts(context))
     if context.options.fault("other-torch", context.env.rank):
@@ -161,7 +155,6 @@ def _data(context: RankContext, started: float) -> dict[str, Any]:
         **{key: row[key] for key in SUMMARY_KEYS},
         "rehearsal": bool(torch) and expectation.is_rehearsal(torch, context.options.expect_cuda),
         "settings": context.facts["nccl_settings"],
-        "collect_s": round(time.monotonic() - started, 3),
         "ranks": [row],
     }
 

@@ -68,10 +68,7 @@ def run(context: RankContext) -> Outcome:
             f"{plan.ALL_REDUCE} {dtype}": f"sums over {scope.ranks} ranks are not exact in {dtype}"
             for dtype in plan.inexact_types(scope)
         },
-        "note": None if scope.ranks > 1 else "busbw is not applicable to one rank",
-        "cpu_share": measurement.describe_cpu_share(context.cores),
         "hardware": asdict(hardware),
-        "expected": {plan.ALL_REDUCE: bandwidth.published(hardware)},
         "slowest_wire": limit and asdict(limit),
         "transports": [{"rank": rank.rank, **rank.log.as_json()} for rank in ranks],
         "pairs": [[*pair, round(gb_s, 3)] for pair, gb_s in sorted(pair_rates.items())],

@@ -468,14 +468,13 @@ def test_shared_memory_of_containers_is_judged_apart() -> None:
 
 def outcome_of(number: int, *findings: Finding, **more: Any) -> outcome.Outcome:
     row = dataclasses.asdict(rank(number, **more))
-    return outcome.Outcome("fine", findings, {"collect_s": float(number), "ranks": [row]})
+    return outcome.Outcome("fine", findings, {"ranks": [row]})
 
 
 def test_phase_has_a_row_per_rank_and_the_slowest_collection() -> None:
     merged = phases.facts.merge([outcome_of(number) for number in range(3)])
     assert (merged.verdict, merged.message, merged.broken) == ("pass", "fine", False)
     assert [row["rank"] for row in merged.data["ranks"]] == [0, 1, 2]
-    assert merged.data["collect_s"] == 2.0
 
 
 def test_findings_of_ranks_and_between_ranks_are_merged() -> None:
