@@ -4,7 +4,6 @@ environments."""
 from __future__ import annotations
 
 import os
-import pwd
 import re
 import shlex
 import stat
@@ -72,11 +71,6 @@ def basics(machine: Machine) -> Findings:
         yield observation("null-device", f"{os.devnull} {problem}", f"stat {os.devnull}", problem)
     if not os.path.exists("/proc/self"):
         yield observation("proc-missing", "/proc is not mounted", "stat /proc/self", "missing")
-    try:
-        pwd.getpwuid(os.getuid())
-    except KeyError:
-        message = f"the user {os.getuid()} is not in the user database"
-        yield observation("user-unnamed", message, "getpwuid", os.getuid())
 
 
 def null_device_problem(path: str) -> str:
@@ -148,7 +142,7 @@ def line_problem(line: str) -> str:
 
 
 PROBES = (
-    Probe("basics", ("null-device", "proc-missing", "user-unnamed"), basics),
+    Probe("basics", ("null-device", "proc-missing"), basics),
     Probe("home", ("home-unwritable",), home),
     Probe("quotas", ("quota-full", "quota-low"), quotas),
     Probe("start files", ("start-file",), start_files),

@@ -20,7 +20,7 @@ from ....comm.addresses import interface_with
 from ....facts import libraries, nccl_log, wires
 from ....fs.files import read_text
 from ....report.codec import decode
-from ... import bandwidth, measurement, network, transport
+from ... import bandwidth, network, transport
 from ...outcome import Outcome, grouped
 from ...transport import RankTransports
 from ...wire_limit import HostWires, WireLimit, wire_limit
