@@ -24,7 +24,7 @@ from ... import bandwidth, network, transport
 from ...outcome import Outcome, grouped
 from ...transport import RankTransports
 from ...wire_limit import HostWires, WireLimit, wire_limit
-from . import pairs, plan, results
+from . import plan, results
 from .measure import measure
 
 if TYPE_CHECKING:
@@ -40,24 +40,15 @@ def run(context: RankContext) -> Outcome:
     scope = _scope(context)
     rows, measured_here = measure(context, plan.rows(scope))
     measured: list[list[Measured]] = context.exchange("collectives measured", measured_here)
-    # GB/s of pairs of ranks; empty with too few. On processors it only rehearses, which the quick
-    # profile leaves out.
-    pair_rates = {}
-    is_rehearsal = context.options.quick and not context.on_gpu
-    if scope.ranks >= pairs.FEWEST_RANKS and not is_rehearsal:
-        pair_rates = pairs.table(context.exchange("pairs", pairs.measure(context)))
     gpus = context.exchange("transports", _transports(context))
     if context.env.rank != 0:
         return Outcome()
     lines = results.table(rows, measured)
-    hosts = [location.host for _, location in sorted(context.locations.items())]
     ranks = _ranks_over_nccl(gpus)
     limit = _wire_limit(ranks)
-    hardware = _hardware(context, len(set(hosts)))
+    hardware = _hardware(context, len(context.hosts))
     findings = [
         *results.wrong_value_findings(rows, measured),
-        # Gloo's rates depend on what else uses the processors.
-        *(pairs.weak_pairs(pair_rates, hosts) if ranks else ()),
         *transport.findings(ranks),
         *bandwidth.judge_lines(lines, hardware, limit),
     ]
@@ -71,7 +62,6 @@ def run(context: RankContext) -> Outcome:
         "hardware": asdict(hardware),
         "slowest_wire": limit and asdict(limit),
         "transports": [{"rank": rank.rank, **rank.log.as_json()} for rank in ranks],
-        "pairs": [[*pair, round(gb_s, 3)] for pair, gb_s in sorted(pair_rates.items())],
     }
     return Outcome(results.summary(lines), tuple(findings), data)
 
