@@ -46,7 +46,7 @@ def run(context: RankContext) -> Outcome:
     lines = results.table(rows, measured)
     ranks = _ranks_over_nccl(gpus)
     limit = _wire_limit(ranks)
-    hardware = _hardware(context, len(context.hosts))
+    hardware = _hardware(context, bool(ranks) and ranks[0].may_use_nvls)
     findings = [
         *results.wrong_value_findings(rows, measured),
         *transport.findings(ranks),
@@ -94,6 +94,7 @@ def _transports(context: RankContext) -> dict[str, Any] | None:
             log = nccl_log.parse(lines, context.env.rank)
     except OSError:  # the user has it elsewhere: all is unknown
         log = nccl_log.Transports()
+    version = expectation.nccl_version(context.facts["torch"])
     interface = ""
     if context.is_first_of_host:
         try:
@@ -108,7 +109,7 @@ def _transports(context: RankContext) -> dict[str, Any] | None:
         "major": properties.major,
         "log": log.as_json(),
         "wires": wires.collect() if context.is_first_of_host else None,
-        "may_use_nvls": bandwidth.may_use_nvls(os.environ, _nccl_version(context)),
+        "may_use_nvls": bandwidth.may_use_nvls(os.environ, version),
         "address": libraries.gpu_pci_address(index) or "",
         "boot": read_text(BOOT).strip(),
         "interface": interface,
@@ -140,20 +141,12 @@ def _wire_limit(ranks: Sequence[RankTransports]) -> WireLimit | None:
     return wire_limit(hosts)
 
 
-def _nccl_version(context: RankContext) -> str | None:
-    """None if the ranks do not use NCCL."""
-    if context.backend != bandwidth.NCCL:
-        return None
-    return expectation.nccl_version(context.facts["torch"])
-
-
-def _hardware(context: RankContext, hosts: int) -> bandwidth.Hardware:
+def _hardware(context: RankContext, may_use_nvls: bool) -> bandwidth.Hardware:
     """What the expected bandwidth depends on."""
     device = bandwidth.CPU
     if context.on_gpu:
         import torch
 
         device = str(torch.cuda.get_device_name())
-    nvls = bandwidth.may_use_nvls(os.environ, _nccl_version(context))
-    ranks = context.env.world_size
-    return bandwidth.Hardware(device, ranks, hosts, nvls, context.backend)
+    ranks, hosts = context.env.world_size, len(context.hosts)
+    return bandwidth.Hardware(device, ranks, hosts, may_use_nvls, context.backend)
