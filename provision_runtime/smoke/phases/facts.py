@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
-import tempfile
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -72,14 +70,8 @@ def run(context: RankContext) -> Outcome:
         ),
         *(Finding("backend-unusable", problem) for problem in problems),
     ]
-    try:
-        folders = {tempfile.gettempdir(): True}
-    except FileNotFoundError:
-        folders = dict.fromkeys(limits.temporary_folders(os.environ), False)
-    # Since 3.13 Python takes another folder if the path is too long.
-    temporary_folder = surroundings.temporary_folder_finding(
-        folders, replaces_long=sys.version_info >= (3, 13)
-    )
+    folders = limits.temporary_folders(os.environ)
+    temporary_folder = surroundings.temporary_folder_finding(folders)
     if temporary_folder is not None:
         findings.append(temporary_folder)
     data = _data(context)
