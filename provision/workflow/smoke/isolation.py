@@ -53,7 +53,7 @@ def isolate(nodes: Sequence[str], run_groups: RunGroups) -> Isolation:
     tests.run(ALL_TOGETHER, [together])
     if tests.latest(together) == "pass":
         return Isolation(passing=together)
-    alone = [(node,) for node in together if len(together) > 1]
+    alone: list[Group] = [(node,) for node in together if len(together) > 1]
     tests.run(ALONE, alone)
     failed = [group for group in alone or [together] if tests.latest(group) == "fail"]
     tests.run(ALONE_AGAIN, failed)

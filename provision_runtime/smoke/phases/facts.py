@@ -229,22 +229,15 @@ def _shared_memory(ranks: Sequence[RankFacts]) -> list[Finding]:
 
 
 def _differing_values(finding_id: str, name: str, ranks: Sequence[RankFacts]) -> list[Finding]:
-    """One finding for each value that differs from the majority's; one about all ranks if there is
+    """A finding about the ranks whose value differs from the majority's; about all ranks if there is
     no majority."""
     ranks_by_value = grouped((getattr(rank, name), rank.rank) for rank in ranks)
-    texts = {
-        value: f"{'absent' if value is None else value} on {name_ranks(having)}"
-        for value, having in ranks_by_value.items()
-    }
-    if len(texts) < 2:
+    if len(ranks_by_value) < 2:
         return []
     most = majority(ranks_by_value.values())
-    if not most:
-        message = f"{name} is {', '.join(texts.values())}"
-        return [Finding(finding_id, message, tuple(rank.rank for rank in ranks))]
-    common = next(texts[value] for value, having in ranks_by_value.items() if having is most)
-    return [
-        Finding(finding_id, f"{name} is {texts[value]}, but {common}", tuple(having))
+    texts = [
+        f"{'absent' if value is None else value} on {name_ranks(having)}"
         for value, having in ranks_by_value.items()
-        if having is not most
     ]
+    differing = tuple(rank.rank for rank in ranks if rank.rank not in most)
+    return [Finding(finding_id, f"{name} is {', '.join(texts)}", differing)]
