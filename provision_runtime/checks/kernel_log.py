@@ -1,5 +1,5 @@
-"""Judges the kernel's log: Xids of GPUs, SXids of NVSwitches, and
-faults of adapters, PCIe, memory and file servers. Pure: text in, findings out.
+"""Judges the kernel's log: Xids of GPUs, SXids of NVSwitches, and faults of adapters, PCIe, memory and
+file servers. Pure: text in, findings out.
 
 Owns kernel_events.json: NVIDIA's catalogs of both and the other lines, with their sources. A number
 that the catalogs do not have is unknown, never dropped.

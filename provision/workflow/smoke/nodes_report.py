@@ -118,8 +118,11 @@ def _main_finding(node: str, results: Sequence[GroupResult]) -> GroupFinding | N
         for finding in result.findings
         if node in result.group and result.verdict == finding.verdict == model.FAIL
     ]
-    importance = lambda found: (found.id in NODE_FAULTS, node in found.nodes)  # noqa: E731
-    return max(candidates, key=importance, default=None)
+    return max(
+        candidates,
+        key=lambda finding: (finding.id in NODE_FAULTS, node in finding.nodes),
+        default=None,
+    )
 
 
 def _state(name: str, whole: GroupResult, isolation: Isolation | None) -> NodeState:

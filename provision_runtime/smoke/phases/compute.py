@@ -1,9 +1,8 @@
 """Phase compute: does each rank multiply without error, how fast does it multiply and copy, and does
 one fall behind the others?
 
-A rank is judged against the median of the ranks.
-Every rate is the best of several windows. If a
-rank looks slow, all ranks measure again. On CPUs the time is the processor's own: what else runs on
+A rank is judged against the median of the ranks. Every rate is the best of several windows. If a rank
+looks slow, all ranks measure again. On CPUs the time is the processor's own: what else runs on
 a rank's core is no fault of it, and differs between cores.
 """
 
