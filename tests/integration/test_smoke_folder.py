@@ -107,7 +107,7 @@ def test_real_folder_faults(tmp_path: Path, script: str, finding: str, verdict: 
     only = ("--only", "filesystem", "--only", "checkpoint")
     written, findings = finish(
         tmp_path / "out",
-        start(tmp_path / "out", tmp_path / "it's a folder", own_mounts(READ_ONLY), *only),
+        start(tmp_path / "out", tmp_path / "it's a folder", own_mounts(script), *only),
     )
     assert (findings, written.verdict) == ({("filesystem", finding, BOTH)}, verdict)
 
