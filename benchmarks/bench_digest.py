@@ -6,7 +6,6 @@ The models lie on the meta device: names and shapes are all that the digest look
 
 from __future__ import annotations
 
-import hashlib
 import os
 import statistics
 import subprocess
@@ -65,15 +64,6 @@ def measure() -> None:
         print(
             f"{name}: {count / 1e9:.2f} billion parameters in {len(parameters)} tensors: {seconds:.4f} s (target {TARGET_S:g} s)"
         )
-    data = torch.ones(64 << 20)
-    alone = bytes(256 << 20)
-    digest, plain = (
-        median_s(lambda: ddp_check.data_digest([data])),
-        median_s(lambda: hashlib.sha256(alone)),
-    )
-    print(
-        f"data digest of 256 MiB: {digest:.3f} s, {digest / plain:.2f} times hashlib.sha256 alone ({0.268 / plain:.2f} GB/s)"
-    )
 
 
 def median_s(action: Callable[[], object]) -> float:

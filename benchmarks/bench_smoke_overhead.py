@@ -56,11 +56,10 @@ def ours(size: int, source: Any, work: Any) -> Callable[[int], list[float]]:
     rank_context = context.RankContext(
         smoke_options, env, lambda: 60.0, backend="gloo", device="cpu"
     )
-    row = plan.Row("all_reduce", "float32", size, size // 4, 1, 1, 1)
+    row = plan.Row("float32", size, size // 4, 1, 1, 1)
     buffers = measure.Buffers([row], "cpu")
     buffers.inputs, buffers.work = source, work
-    operation = buffers.operation(row, env.rank, env.world_size)
-    return lambda calls: measure.time_operation(rank_context, row, operation, calls)
+    return lambda calls: measure.times_usec(rank_context, row, buffers, calls)
 
 
 def rank() -> None:

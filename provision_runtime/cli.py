@@ -107,7 +107,6 @@ def _launcher(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
 
 def _health(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     from .smoke import health
-    from .smoke.options import PHASES
 
     parser.add_argument(
         "--deadline",
@@ -116,15 +115,8 @@ def _health(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
         metavar="S",
         help="seconds for all of it (default: %(default)g)",
     )
-    parser.add_argument(
-        "--only",
-        action="append",
-        choices=PHASES,
-        metavar="PHASE",
-        help="run this phase of the smoke test (repeatable; default: facts)",
-    )
     options = parser.parse_args(arguments[1:])
-    print(health.check(options.deadline, options.only or health.PHASES), flush=True)
+    print(health.check(options.deadline), flush=True)
     return 0
 
 

@@ -127,7 +127,7 @@ def _gpus(report: Report) -> str:
 
 
 def _notes(file: EvidenceFile, run: SmokeRun) -> Iterator[str]:
-    """What limits a run's result, and what its bandwidths are compared with."""
+    """What limits a run's result."""
     report = run.report
     if file.outdated:
         yield f"It does not count for the environment as it is now: {file.outdated}."
@@ -138,15 +138,8 @@ def _notes(file: EvidenceFile, run: SmokeRun) -> Iterator[str]:
         yield "It ran on the CPU: that proves correctness, not the speed of GPUs and their links."
     if report.world_size == 1:
         yield "There was one rank: what several ranks do together was not tested."
-    data = _phase_data(report, "collectives")
-    for name, reason in data.get("refused", {}).items():
+    for name, reason in _phase_data(report, "collectives").get("refused", {}).items():
         yield f"Not measured: {name}: {reason}."
-    if data.get("note"):
-        yield data["note"]
-    for collective, reference in data.get("expected", {}).items():
-        if isinstance(reference, dict):
-            details = [reference[key] for key in ("condition", "source") if reference.get(key)]
-            yield f"Expected of {collective}: {'; '.join([reference['name'], *details])}."
 
 
 def format_value(value: Any) -> str:

@@ -16,7 +16,7 @@ class Model(TypedDict, total=False):
     peer_access: whether the driver lets GPUs reach one another's memory.
 
     pcie_lanes, pcie_gen: the least that is normal; narrow_by_design: although the card has more
-    lanes. bfloat16, float32: TFLOP/s; copy: GB/s of the memory.
+    lanes.
     """
 
     name: str
@@ -32,9 +32,6 @@ class Model(TypedDict, total=False):
     narrow_by_design: bool
     pcie_gen: int
     power_w: float
-    bfloat16: float
-    float32: float
-    copy: float
     source: str
 
 

@@ -1,5 +1,5 @@
-"""Judges the logs of the kernel and of NVIDIA's fabric manager: Xids of GPUs, SXids of NVSwitches, and
-faults of adapters, PCIe, memory and file servers. Pure: text in, findings out.
+"""Judges the kernel's log: Xids of GPUs, SXids of NVSwitches, and faults of adapters, PCIe, memory and
+file servers. Pure: text in, findings out.
 
 Owns kernel_events.json: NVIDIA's catalogs of both and the other lines, with their sources. A number
 that the catalogs do not have is unknown, never dropped.
@@ -26,10 +26,6 @@ _NUMBERED = re.compile(
 _SEVERITY = re.compile(r"[A-Z\d,]\s+((?i:Fatal|Non-?fatal))\b")
 # Of NVLink 5: the unit, and the first two words in hexadecimal, "(0x004505c6 0x00000000 ...".
 _REGISTERS = re.compile(r"\b([A-Z]\w+)\s+(?:Fatal|Non-?fatal)\b.*?\(0x([\da-f]+) 0x([\da-f]+)")
-# The fabric manager's form of an SXid.
-_FABRIC_SXID = re.compile(
-    r"detected NVSwitch ((?:non-)?fatal) error (\d+)(?:.*?pci bus id (?:0000)?([\da-fA-F:.]+))?"
-)
 # "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"
 _RECOVERY_XID, _RECOVERY = "154", re.compile(r"\(([^()]*)\)\s*$")
 _BOOT, _DRIVER_START = re.compile(r"Linux version \d"), re.compile(r"NVRM: loading NVIDIA UNIX")
@@ -120,7 +116,6 @@ def _classified(line: str) -> Iterator[tuple[_Key, bool]]:
     if _DRIVER_START.search(line):
         yield _Key("Xid", ""), True
         yield _Key("SXid", ""), True
-    line = _FABRIC_SXID.sub(r"SXid (\3): \2, \1,", line)
     match = _NUMBERED.search(line)
     if match:
         kind = "SXid" if match[1].lower() == "sxid" else "Xid"

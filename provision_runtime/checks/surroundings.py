@@ -10,7 +10,7 @@ import os
 from typing import TYPE_CHECKING
 
 from ..facts import libraries
-from ..report.findings import TMPDIR_LENGTH, Finding
+from ..report.findings import Finding
 from ..report.text import format_bytes, format_count
 
 if TYPE_CHECKING:
@@ -193,23 +193,13 @@ def locked_memory_finding(limits: LimitFacts) -> Finding | None:
     return Finding("memlock-small", message)
 
 
-def temporary_folder_finding(folders: Mapping[str, bool], replaces_long: bool) -> Finding | None:
-    """Can multiprocessing make its sockets in the folder for temporary files?
-
-    folders: those that Python tries, in its order, and whether they can be written. replaces_long:
-    Python takes another folder if the path is too long.
-    """
-    writable = [folder for folder, can_write in folders.items() if can_write]
-    if folders and not writable:
-        tried = ", ".join(folders)
-        return Finding("tmpdir-unusable", f"no folder for temporary files can be written: {tried}")
-    if not writable or replaces_long or len(os.fsencode(writable[0])) <= TMPDIR_LENGTH:
+def temporary_folder_finding(folders: Mapping[str, bool]) -> Finding | None:
+    """Can multiprocessing make its sockets in a folder for temporary files? folders: those that Python
+    tries, and whether they can be written."""
+    if not folders or any(folders.values()):
         return None
-    return Finding(
-        "tmpdir-unusable",
-        f"the path of the folder for temporary files has {len(os.fsencode(writable[0]))} characters"
-        f", and sockets there need one of at most {TMPDIR_LENGTH}: {writable[0]}",
-    )
+    tried = ", ".join(folders)
+    return Finding("tmpdir-unusable", f"no folder for temporary files can be written: {tried}")
 
 
 def iommu_finding(gpus: Sequence[PciGpu]) -> Finding | None:

@@ -1,12 +1,9 @@
-"""Probes: the user's home and quotas, and lines of shell start files that interfere with
-environments."""
+"""Probes: what most programs rely on, the user's home and quotas."""
 
 from __future__ import annotations
 
 import os
-import pwd
 import re
-import shlex
 import stat
 from typing import TYPE_CHECKING
 
@@ -18,43 +15,6 @@ if TYPE_CHECKING:
 
 # The next download may fill a quota that is used to this share.
 NEARLY_FULL = 0.95
-# A larger file is no start file.
-START_FILE_BYTES = 1_000_000
-# In the home, in the order in which shells read them.
-START_FILES = (
-    ".profile",
-    ".bash_profile",
-    ".bash_login",
-    ".bashrc",
-    ".zshenv",
-    ".zprofile",
-    ".zshrc",
-    ".login",
-    ".cshrc",
-    ".tcshrc",
-    ".config/fish/config.fish",
-)
-# What interferes with environments in a line of a start file, and how.
-LINES = (
-    (
-        r"# >>> (?:conda|mamba) initialize >>>$",
-        "lets conda put its own Python first in every shell",
-    ),
-    (
-        r"(?:export\s+|setenv\s+|set\s+-[gxU]+\s+|typeset\s+-x\s+)?(?:\S+=\S*\s+)*"
-        r"(PYTHONPATH|PYTHONHOME|PYTHONUSERBASE|LD_LIBRARY_PATH|LD_PRELOAD)(?:\+?=|\s+)\s*\S",
-        r"sets \1: what it names goes before the packages or libraries of every environment",
-    ),
-    (
-        r"(?:conda|mamba|micromamba)\s+activate\b|(?:source|\.)\s+\S*bin/activate\b",
-        "activates another environment in every shell",
-    ),
-    (
-        r"(?:module|ml)\s+(?:load\s+|add\s+)?(?:\S+\s+)*?"
-        r"((?i:cuda|cudnn|nccl|python|anaconda|miniconda|pytorch)\S*)",
-        r"loads the module \1 in every shell, whose libraries go before torch's",
-    ),
-)
 # `quota -w -p`: file system, KiB used (a star: above the soft limit), soft and hard limit, grace,
 # and the same for files (quota(1), quota-tools 4).
 QUOTA_ROW = re.compile(
@@ -72,11 +32,6 @@ def basics(machine: Machine) -> Findings:
         yield observation("null-device", f"{os.devnull} {problem}", f"stat {os.devnull}", problem)
     if not os.path.exists("/proc/self"):
         yield observation("proc-missing", "/proc is not mounted", "stat /proc/self", "missing")
-    try:
-        pwd.getpwuid(os.getuid())
-    except KeyError:
-        message = f"the user {os.getuid()} is not in the user database"
-        yield observation("user-unnamed", message, "getpwuid", os.getuid())
 
 
 def null_device_problem(path: str) -> str:
@@ -126,30 +81,8 @@ def quotas(machine: Machine) -> Findings:
                 yield observation(id, message, "quota -w -p", text)
 
 
-def start_files(machine: Machine) -> Findings:
-    """Each line that changes what environments see, in every new shell."""
-    for name in START_FILES:
-        path = os.path.join(machine.home, name)
-        file = machine.path(path)
-        if not file.is_file() or file.stat().st_size > START_FILE_BYTES:
-            continue
-        for number, line in enumerate(machine.read(path).splitlines(), start=1):
-            problem = line_problem(line.strip())
-            if problem:
-                command = f"${{EDITOR:-vi}} +{number} {shlex.quote(path)}"
-                message, source = f"~/{name}:{number} {problem}", f"{path}:{number}"
-                yield observation("start-file", message, source, line.strip()[:80], command)
-
-
-def line_problem(line: str) -> str:
-    """How a line of a start file interferes; empty if it does not."""
-    matches = ((re.match(pattern, line), problem) for pattern, problem in LINES)
-    return next((match.expand(problem) for match, problem in matches if match), "")
-
-
 PROBES = (
-    Probe("basics", ("null-device", "proc-missing", "user-unnamed"), basics),
+    Probe("basics", ("null-device", "proc-missing"), basics),
     Probe("home", ("home-unwritable",), home),
     Probe("quotas", ("quota-full", "quota-low"), quotas),
-    Probe("start files", ("start-file",), start_files),
 )

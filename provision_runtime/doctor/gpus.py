@@ -28,11 +28,6 @@ IMEX_DEVICE = "nvidia-caps-imex-channels"
 # Folders in which the container toolkit writes its device specifications (CDI).
 CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
 SMI_QUERY = "nvidia-smi -q -x"
-FABRIC_LOG = "/var/log/fabricmanager.log"
-# It may grow to a GiB (fabricmanager.cfg); what counts are its last lines.
-FABRIC_LOG_BYTES = 4 << 20
-# It has earlier boots, too: what comes before its last start, or success, is over.
-FABRIC_START = re.compile("Fabric Manager Log initializ|Successfully configured all the available")
 
 
 def health(machine: Machine) -> Iterator[Result]:
@@ -110,17 +105,6 @@ def _links(machine: Machine, log: gpu_health.DriverLog) -> Findings:
 
 
 def logs(machine: Machine) -> Iterator[Result]:
-    log = machine.path(FABRIC_LOG)
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - FABRIC_LOG_BYTES))
-            text = file.read().decode(errors="replace")
-        for finding, line in kernel_findings(FABRIC_START.split(text)[-1]):
-            yield from judged(finding, FABRIC_LOG, line, f"sudo grep ERROR {FABRIC_LOG}")
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        yield Limitation(f"{FABRIC_LOG}: {error.strerror}", f"sudo tail {FABRIC_LOG}")
     # Both in seconds after boot, when links come up.
     for command in (("dmesg",), ("journalctl", "-k", "-b", "--no-pager", "-o", "short-monotonic")):
         output = machine.run(*command)

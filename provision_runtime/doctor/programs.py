@@ -117,13 +117,6 @@ CALL_RULES = (
         owner=r"(?!\w*Sampler)\w",
         by_all=False,
     ),
-    CallRule(
-        "load-device",
-        "every rank loads it onto the GPU that wrote it",
-        r"torch\.load\((?:(?!.*map_location)[^,]*(?:,\s*\w+=.*)?\)$"
-        r"|.*map_location=(?:torch\.device\()?['\"]cuda:0)",
-        rest=r".*(?i:ckpt|checkpoint|resume|weight|state|model|snapshot)",
-    ),
 )
 
 Fault = Tuple[str, Union[ast.expr, ast.stmt], str]
@@ -134,7 +127,7 @@ def examine_program(program: Program) -> list[ObservedFinding]:
     faults: dict[tuple[int, str], ObservedFinding] = {}
     if not program.has(DISTRIBUTED):
         return []
-    for search in (one_sided_calls, _launches, _folders, _calls, _ports, _layers):
+    for search in (one_sided_calls, _launches, _folders, _calls, _ports):
         for id, node, message in search(program):
             source = f"{program.name}:{node.lineno}"
             seen = program.lines[node.lineno - 1].strip()
@@ -324,11 +317,3 @@ def _ports(program: Program) -> Iterator[Fault]:
             program, node, "MASTER_|environ"
         ):
             yield "port-fixed", node, f"port {ports} is fixed: two jobs on a node meet there"
-
-
-def _layers(program: Program) -> Iterator[Fault]:
-    """Layers whose shape differs between ranks."""
-    for call in program.calls:
-        match = re.match(r"(?:torch\.)?nn\.\w+\([^()]* if ([^()]+) else", program.source(call))
-        if match and program.side(match[1]):
-            yield "parameters-by-rank", call, f"a layer has another shape where {match[1]}"

@@ -34,8 +34,7 @@ def shared_memory(machine: Machine) -> Findings:
 
 def temporary_folder(machine: Machine) -> Findings:
     folders = limits.temporary_folders(machine.environment, machine.root)
-    # The smoke test knows by its Python whether a path is too long.
-    finding = surroundings.temporary_folder_finding(folders, replaces_long=True)
+    finding = surroundings.temporary_folder_finding(folders)
     yield from judged(finding, "folders for temporary files", ", ".join(folders))
 
 

@@ -1,14 +1,13 @@
 """Whether all ranks built the same model, checked before DistributedDataParallel assumes it.
 
 DDP itself raises on some ranks only while rank 0 waits (pytorch#76449), or hangs. Here every rank
-raises, with the first parameter that differs. Only names, shapes, types and flags are compared;
-with `data=True` the values too, piece by piece. Does not import torch: everything it needs comes
-with the model.
+raises, with the first parameter that differs. Names, shapes, types and flags are compared; values need
+not be equal, since DDP copies them from rank 0. Does not import torch: everything it needs comes with
+the model.
 """
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import json
 import secrets
@@ -20,17 +19,14 @@ from ..comm.rank_names import name_ranks
 from ..dataclass import frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     import torch
 
 __all__ = ["ParameterDifference", "ParametersDiffer", "parameter_digest", "require_same_parameters"]
 
-# [name, shape, dtype, requires_grad] and, if the data was read, its SHA-256. Lists, because JSON
-# has no tuples.
+# [name, shape, dtype, requires_grad]. A list, because JSON has no tuples.
 Entry = List[Any]
-# How many bytes of a tensor are in memory at a time while its data is hashed.
-PIECE_BYTES = 16 << 20
 
 
 @frozen
@@ -61,25 +57,21 @@ class ParametersDiffer(RuntimeError):
         self.difference = difference
 
 
-def parameter_digest(model: torch.nn.Module, data: bool = False) -> str:
+def parameter_digest(model: torch.nn.Module) -> str:
     """Hashes what DistributedDataParallel assumes to be equal on all ranks: name, shape, dtype and
     requires_grad of every parameter, in the order in which it takes them.
 
     Args:
         model: The model, before it is wrapped.
-        data: Hashes the values too, in pieces of at most 16 MiB.
 
     Returns:
         The SHA-256, in hexadecimal.
-
-    Raises:
-        ValueError: With data=True, for a parameter on the meta device.
     """
-    return _digest(describe(model, data))
+    return _digest(describe(model))
 
 
 def require_same_parameters(
-    model: torch.nn.Module, exchange: Callable[[str, Any], list[Any]], data: bool = False
+    model: torch.nn.Module, exchange: Callable[[str, Any], list[Any]]
 ) -> str:
     """Compares the parameters of all ranks, before DistributedDataParallel assumes that they are
     equal. All ranks call it.
@@ -90,7 +82,6 @@ def require_same_parameters(
         model: The model, before it is wrapped.
         exchange: `exchange(name, payload)` returns every rank's payload in rank order, as
             `ranks.of_default_group().exchange` does.
-        data: Compares the values too, which takes as long as reading them.
 
     Returns:
         The digest that all ranks have (parameter_digest).
@@ -98,9 +89,8 @@ def require_same_parameters(
     Raises:
         ParametersDiffer: On every rank, with the first parameter that differs.
         RanksMissing: If a rank does not come in time.
-        ValueError: With data=True, for a parameter on the meta device.
     """
-    entries = describe(model, data)
+    entries = describe(model)
     local = [_digest(entries), secrets.token_hex(8)]
     tokens = exchange("parameter digests", local)
     digests = [digest for digest, _ in tokens]
@@ -115,31 +105,12 @@ def require_same_parameters(
     raise ParametersDiffer(difference)
 
 
-def describe(model: torch.nn.Module, data: bool = False) -> list[Entry]:
+def describe(model: torch.nn.Module) -> list[Entry]:
     """What DDP assumes to be equal: name, shape, type and requires_grad of every parameter."""
-    entries = []
-    for name, value in model.named_parameters():
-        dtype = str(value.dtype).replace("torch.", "", 1)
-        entry: Entry = [name, _shape(value), dtype, value.requires_grad]
-        if data:
-            entry.append(data_digest([value]))
-        entries.append(entry)
-    return entries
-
-
-def data_digest(tensors: Iterable[torch.Tensor]) -> str:
-    """The SHA-256 of the bytes, at most PIECE_BYTES at a time, and without numpy, which an
-    environment may lack."""
-    digest = hashlib.sha256()
-    for tensor in tensors:
-        if tensor.device.type == "meta":
-            raise ValueError("a tensor on the meta device has no data to compare")
-        for piece in _pieces(tensor.detach()):
-            on_cpu = piece.cpu().contiguous()
-            size = on_cpu.numel() * on_cpu.element_size()
-            if size:
-                digest.update((ctypes.c_char * size).from_address(on_cpu.data_ptr()))
-    return digest.hexdigest()
+    return [
+        [name, _shape(value), str(value.dtype).replace("torch.", "", 1), value.requires_grad]
+        for name, value in model.named_parameters()
+    ]
 
 
 def first_difference(models: Sequence[Sequence[Entry]]) -> ParameterDifference | None:
@@ -176,19 +147,6 @@ def _digest(entries: Sequence[Entry]) -> str:
     return hashlib.sha256(json.dumps(entries).encode()).hexdigest()
 
 
-def _pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The tensor in parts of at most PIECE_BYTES, without copying more than that at once."""
-    if tensor.numel() * tensor.element_size() <= PIECE_BYTES:
-        yield tensor
-    elif tensor.is_contiguous():
-        flat, step = tensor.view(-1), max(PIECE_BYTES // tensor.element_size(), 1)
-        for start in range(0, flat.numel(), step):
-            yield flat[start : start + step]
-    else:
-        for part in tensor:
-            yield from _pieces(part)
-
-
 def _ranks_with(text: str, texts: Sequence[str]) -> str:
     return name_ranks([rank for rank, other in enumerate(texts) if other == text])
 
@@ -204,14 +162,12 @@ def _compare(reference: Sequence[Entry], model: Sequence[Entry], where: str) -> 
     problem = f"is {_describe(entry)}, not {_describe(expected)} as {where}"
     if entry == expected:
         problem = f"has another position than {where}"
-    elif entry and expected and entry[:4] == expected[:4]:
-        problem = f"has other values than {where}"
     return name, f"parameter {name} {problem}"
 
 
 def _describe(entry: Entry | None) -> str:
     if entry is None:
         return "absent"
-    _, shape, dtype, is_trained = entry[:4]
+    _, shape, dtype, is_trained = entry
     text = f"{'of unknown shape' if shape is None else shape} {dtype}"
     return text if is_trained else f"{text} without gradient"

@@ -78,21 +78,15 @@ def collect_in_child() -> EnvironmentFacts:
 
 def host_facts() -> EnvironmentFacts:
     """The facts that need no torch. Libraries and modules are empty until torch was imported."""
-    libc, libc_version = platform.libc_ver()
     return {
         "schema": SCHEMA,
         "python": {
             "version": platform.python_version(),
-            "implementation": platform.python_implementation(),
             "executable": sys.executable,
             "prefix": sys.prefix,
         },
         "host": socket.gethostname(),
-        "platform": {
-            "machine": platform.machine(),
-            "kernel": platform.release(),
-            "glibc": libc_version if libc == "glibc" else None,
-        },
+        "platform": {"machine": platform.machine()},
         "limits": limits.collect(),
         "environment": {name: os.environ[name] for name in VARIABLES if name in os.environ},
         "nccl_settings": nccl.settings(),
@@ -118,10 +112,8 @@ def torch_facts() -> TorchFacts:
     flags = getattr(torch._C, "_cuda_getArchFlags", lambda: None)()
     return {
         "version": str(torch.__version__),
-        "git": torch.version.git_version,
         "file": torch.__file__,
         "cuda": torch.version.cuda,
-        "cudnn": _cudnn(torch),
         "nccl": {
             "compiled": _nccl_compiled(torch),
             "loaded": libraries.nccl_version(nccl_file) if nccl_file else None,
@@ -155,13 +147,6 @@ def runtime_digest(packages: Path) -> str:
     return ""
 
 
-def _cudnn(torch: Any) -> int | None:
-    try:
-        return torch.backends.cudnn.version()  # type: ignore[no-any-return]
-    except RuntimeError:  # torch was compiled with another version than the loaded one
-        return None
-
-
 def _nccl_compiled(torch: Any) -> str | None:
     """The version in the header that torch was compiled with: a constant, so no GPU is needed."""
     try:
@@ -185,7 +170,6 @@ def _devices(torch: Any) -> list[DeviceFacts]:
                 "name": properties.name,
                 "uuid": libraries.gpu_uuid(index),
                 "architecture": f"sm_{properties.major}{properties.minor}",
-                "memory_bytes": properties.total_memory,
             }
         )
     return devices

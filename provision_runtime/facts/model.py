@@ -7,15 +7,12 @@ from typing import Dict, List, Optional, TypedDict
 
 class PythonFacts(TypedDict):
     version: str
-    implementation: str
     executable: str
     prefix: str
 
 
 class PlatformFacts(TypedDict):
     machine: str
-    kernel: str
-    glibc: Optional[str]
 
 
 class CpuFacts(TypedDict):
@@ -70,15 +67,12 @@ class DeviceFacts(TypedDict):
     name: str
     uuid: Optional[str]
     architecture: str
-    memory_bytes: int
 
 
 class TorchFacts(TypedDict):
     version: str
-    git: Optional[str]
     file: str
     cuda: Optional[str]
-    cudnn: Optional[int]
     nccl: NcclFacts
     arch_list: List[str]
     cuda_available: bool

@@ -28,7 +28,6 @@ FIELDS: dict[str, tuple[re.Pattern[str], Callable[[str], object]]] = {
         re.compile(r"NCCL INFO (?:Using network|Assigned NET plugin) (.+?)(?: to comm)?\s*$"),
         str,
     ),
-    "channels": (re.compile(r"NCCL INFO (\d+) coll channels"), int),
     "nvls_channels": (re.compile(r"NCCL INFO \d+ coll channels,.* (\d+) nvls channels"), int),
     "nvls_supported": (
         re.compile(r"NCCL INFO NVLS multicast support is (available|not available)"),
@@ -53,8 +52,6 @@ COMMUNICATOR = re.compile(
 )
 # Subsystem TUNING, of rank 0 only, since 2.24; before, algorithm and protocol are numbers.
 CHOICE = re.compile(r"NCCL INFO (\w+: \d+ Bytes) -> Algo ([A-Z]\w+) proto ([A-Z]\w+)")
-WARNING = re.compile(r"NCCL WARN (.*)$")
-MAX_WARNINGS = 20
 
 
 @dataclass
@@ -67,7 +64,6 @@ class Transports:
 
     version: Optional[str] = None
     network: Optional[str] = None
-    channels: Optional[int] = None
     nvls_supported: Optional[bool] = None
     nvls_channels: Optional[int] = None
     gdrdma: Optional[bool] = None
@@ -79,7 +75,6 @@ class Transports:
     algorithms: Dict[str, str] = field(default_factory=dict)
     peers: Dict[int, str] = field(default_factory=dict)
     plugins: List[str] = field(default_factory=list)
-    warnings: List[str] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
         # JSON has no numbers as keys.
@@ -111,9 +106,6 @@ def parse(lines: Iterable[str], rank: int) -> Transports:
         name = next(filter(None, plugin.groups()), "") if plugin else ""
         if name and name not in result.plugins:
             result.plugins.append(name)
-        warning = WARNING.search(line)
-        if warning and len(result.warnings) < MAX_WARNINGS:
-            result.warnings.append(warning[1])
     return result
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import linecache
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,9 +21,6 @@ _WORK = re.compile(
 )
 _EXIT = re.compile(r"(?:sys\.|os\._)?(?:exit|quit)\((?:0|None)?\)")
 _LEAVES = re.compile(r"\b(?:raise|return|break|\w*exit)\b")
-# A line that waits for a lock. Of Python's own modules, those of locks only.
-_LOCK = re.compile(r"with ([\w.]+)[,:]|(?:.*\W)?([\w.]+)\.acquire\(")
-_LOCK_CODE = ("/threading.py", "/synchronize.py")
 _BLOCKS = (ast.FunctionDef, ast.ClassDef)
 
 
@@ -72,26 +68,6 @@ def polling_loop(frame: Frame | None) -> tuple[str, int] | None:
     names = [source(call.func).rpartition(".")[2] for call in calls]
     is_polling = "sleep" in names and not any(map(_WORK.fullmatch, names))
     return (frame.file, loop.lineno) if is_polling else None
-
-
-def lock(line: Frame | None, innermost: Frame) -> str:
-    """The name of the lock of Python for which a line waits; empty if it waits for none."""
-    match = _LOCK.match(line.source) if line else None
-    is_waiting = line == innermost or innermost.file.endswith(_LOCK_CODE)
-    return match[1] or match[2] if match and is_waiting else ""
-
-
-def has_lock(frame: Frame, name: str) -> bool:
-    """Whether a line is in the `with` of a lock, or after the call that acquires it. The lock may be
-    named otherwise there, up to its last name: `self.lock` and `logger.lock`."""
-    program, name = _program(frame.file), name.rpartition(".")[2]
-    for node in _around(frame, ast.With):
-        names = [program.source(item.context_expr).rpartition(".")[2] for item in node.items]
-        if name in names and node.body[0].lineno <= frame.line:
-            return True
-    start = max((node.lineno for node in _around(frame, ast.FunctionDef)), default=1)
-    before = "".join(linecache.getlines(frame.file)[start - 1 : frame.line - 1])
-    return re.findall(rf"\b{name}\.(acquire|release)\(", before)[-1:] == ["acquire"]
 
 
 def has_left_loop(frame: Frame, line: int) -> bool:

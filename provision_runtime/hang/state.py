@@ -121,8 +121,8 @@ def judge(
         detail = f"worker {wait.pid} {_describe(wait)}" if wait else "no worker delivers a batch"
         if wait and wait.line and "sleep(" in wait.line.source:
             kind = model.RUNNING
-    elif lock := last.lock or _lock(last, source.lock(line, frames[0])):
-        detail = lock
+    elif last.lock:
+        detail = last.lock
     elif is_polling:
         detail = "in a loop that sleeps and looks again"
     elif line and frames[0] == line and "sleep(" in line.source:
@@ -136,18 +136,6 @@ def judge(
 def _is_at_prompt(frame: Frame) -> bool:
     """Not while a debugger is imported, as torch.distributed does."""
     return frame.function != "<module>" and any(name in frame.file for name in DEBUGGERS)
-
-
-def _lock(look: Look, name: str) -> str:
-    """For which of Python's locks a rank waits, and which of its threads is where it has that lock. name:
-    of the lock; empty if it waits for none."""
-    for thread in look.threads:
-        # The innermost line of the main thread is the one that waits.
-        for frame in [frame for frame in thread.frames if frame.is_user][thread.is_main :]:
-            if name and source.has_lock(frame, name):
-                holder = "this thread itself" if thread.is_main else f"its thread {thread.name}"
-                return f"for the lock {name}; {holder} seems to hold it, at {frame.text}"
-    return f"for the lock {name}" if name else ""
 
 
 def _of_threads(look: Look) -> Collective | None:

@@ -56,8 +56,6 @@ for _group in (*BY_PHASE.values(), *BY_AREA.values(), JOBS):
 # right. Those about its environment, its settings or a shared folder are not: they are mended
 # otherwise, or are not the node's.
 NODE_FAULTS = frozenset(_REGISTRY["node_faults"])
-# Findings of a passed time limit, or of something busy: the node may only be slow.
-TIME_FINDINGS = frozenset(_REGISTRY["time_findings"])
 # Warnings that something works, but slower than it should. With --set strict=true they are failures.
 PERFORMANCE_WARNINGS = frozenset(_REGISTRY["performance_warnings"])
 

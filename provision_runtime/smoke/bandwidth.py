@@ -95,11 +95,10 @@ class Published(TypedDict):
     source: str
 
 
-def published(hardware: Hardware, collective: str) -> Published | None:
-    """The figure of the algorithm that NCCL will use; what gathers and scatters is a ring, too."""
+def published(hardware: Hardware) -> Published | None:
+    """The figure of the algorithm that NCCL will use."""
     if hardware.hosts > 1 or hardware.backend != NCCL:
         return None
-    in_switch = hardware.nvls and collective == "all_reduce"
     rows: list[Published] = packaged_json(__package__, "bandwidth_reference.json")["published"]
     fitting = [
         row
@@ -107,10 +106,10 @@ def published(hardware: Hardware, collective: str) -> Published | None:
         if row["ranks"] == hardware.ranks and fnmatchcase(hardware.device, row["device"])
     ]
     for row in fitting:
-        if (row["algorithm"] == NVLS) == in_switch:
+        if (row["algorithm"] == NVLS) == hardware.nvls:
             return row
     # With too few GPUs for NVLS the ring's holds.
-    return fitting[0] if in_switch and fitting else None
+    return fitting[0] if hardware.nvls and fitting else None
 
 
 def parse_size(text: str) -> int:
@@ -146,8 +145,7 @@ class Bound:
 def bounds(line: Line, hardware: Hardware, limit: WireLimit | None) -> tuple[Bound, ...]:
     """What the line is judged by: a published figure, else the slowest wire. Empty if there is
     neither."""
-    collective, size_bytes = line["collective"], line["bytes"]
-    row = published(hardware, collective)
+    size_bytes, row = line["bytes"], published(hardware)
     if row is not None:
         gb_s = row["gb_s"] * wire_limit.share_at(row["gb_s"], size_bytes)
         of = f"what is published of {row['name']}"
@@ -174,9 +172,8 @@ def bounds(line: Line, hardware: Hardware, limit: WireLimit | None) -> tuple[Bou
 def judge_lines(
     lines: Sequence[Line], hardware: Hardware, limit: WireLimit | None = None
 ) -> tuple[Finding, ...]:
-    """Adds the verdicts to the lines. Returns a finding for each collective and type, about its worst
-    line."""
-    worst: dict[tuple[str, str], tuple[float, Finding]] = {}
+    """Adds the verdicts to the lines. Returns a finding for each type, about its worst line."""
+    worst: dict[str, tuple[float, Finding]] = {}
     for line in lines:
         line["expected_gb_s"] = None
         line["judged"] = _why_not_judged(line, hardware, limit)
@@ -188,7 +185,7 @@ def judge_lines(
         bound = (missed or limits)[0]
         remark = f"{busbw / bound.gb_s:.0%} of {bound.of}"
         line["judged"] = remark if missed else f"fine; {remark}"
-        if published(hardware, line["collective"]):
+        if published(hardware):
             line["expected_gb_s"] = round(bound.gb_s, 3)
         if missed:
             message = (
@@ -198,7 +195,7 @@ def judge_lines(
             )
             ranks = tuple(range(hardware.ranks))
             finding = Finding(bound.finding_id, message, ranks, bound.advice)
-            key, share = (line["collective"], line["dtype"]), busbw / bound.least_gb_s
+            key, share = line["dtype"], busbw / bound.least_gb_s
             if key not in worst or share < worst[key][0]:
                 worst[key] = (share, finding)
     return tuple(finding for _, finding in sorted(worst.values(), key=lambda entry: entry[0]))

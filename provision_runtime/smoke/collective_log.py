@@ -7,7 +7,6 @@ without an error. Each call is logged before it is made, so the record is right 
 
 from __future__ import annotations
 
-import sys
 import zlib
 from collections import deque
 from typing import TYPE_CHECKING
@@ -19,20 +18,17 @@ from .outcome import Finding, grouped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from types import FrameType
 
-# How many of the latest calls a rank remembers, with their call sites.
+# How many of the latest calls a rank remembers.
 REMEMBERED = 256
 
 
 @frozen
 class Call:
-    """One collective: its number from 1 on, its name with shape and type, and the lines of the
-    program that led to it."""
+    """One collective: its number from 1 on, and its name with shape and type."""
 
     number: int
     operation: str
-    site: str
 
 
 class CallLog:
@@ -41,13 +37,10 @@ class CallLog:
         self._digest = 0
         self._latest: deque[Call] = deque(maxlen=REMEMBERED)
 
-    def log(self, operation: str, depth: int = 2) -> Call:
-        """depth: how many frames above this one the reported caller is."""
+    def log(self, operation: str) -> None:
         self.count += 1
         self._digest = zlib.crc32(operation.encode(), self._digest)
-        call = Call(self.count, operation, _site(depth))
-        self._latest.append(call)
-        return call
+        self._latest.append(Call(self.count, operation))
 
     @property
     def summary(self) -> list[int]:
@@ -57,17 +50,6 @@ class CallLog:
 
     def latest(self) -> list[Call]:
         return list(self._latest)
-
-
-def _site(depth: int) -> str:
-    """The calling line and its caller: `file.py:12 in run < other.py:34 in main`."""
-    frame: FrameType | None = sys._getframe(depth)
-    sites: list[str] = []
-    while frame is not None and len(sites) < 2:
-        name = "/".join(frame.f_code.co_filename.rsplit("/", 2)[-2:])
-        sites.append(f"{name}:{frame.f_lineno} in {frame.f_code.co_name}")
-        frame = frame.f_back
-    return " < ".join(sites)
 
 
 def compare(latest_by_rank: Mapping[int, Sequence[Call]]) -> Finding | None:
@@ -93,8 +75,8 @@ def compare(latest_by_rank: Mapping[int, Sequence[Call]]) -> Finding | None:
         if differing:
             call, common_call = calls[differing[0]][number], calls[most[0]][number]
             message = (
-                f"collective {number} is {call.operation} ({call.site}), "
-                f"but {common_call.operation} on rank {most[0]} ({common_call.site})"
+                f"collective {number} is {call.operation}, "
+                f"but {common_call.operation} on rank {most[0]}"
             )
             return Finding("collective-mismatch", message, tuple(differing))
     counts = {rank: max(by_number, default=0) for rank, by_number in calls.items()}

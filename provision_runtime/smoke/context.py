@@ -60,7 +60,7 @@ class RankContext:
     exchanges: int = 0
     calls: CallLog = field(default_factory=CallLog)
     step: str = "start"
-    site: str = ""
+    in_collective: bool = False
     oom_counter: oom.OomCounter | None = field(default_factory=oom.this_counter)
 
     @property
@@ -92,7 +92,7 @@ class RankContext:
 
     @property
     def position(self) -> Position:
-        return Position(self.phase, self.exchanges, self.calls.count, self.step, self.site)
+        return Position(self.phase, self.exchanges, self.calls.count, self.step, self.in_collective)
 
     @property
     def location(self) -> Location:
@@ -121,7 +121,7 @@ class RankContext:
     def begin_phase(self, phase: str) -> None:
         self.phase = phase
         self.step = f"begin {phase}"
-        self.site = ""
+        self.in_collective = False
         self.publish_location()
 
     def publish_location(self) -> None:
@@ -144,9 +144,9 @@ class RankContext:
     def begin_collective(self, operation: str, detail: str = "") -> None:
         """Logs a collective before it is called, outside of the timed section. The arguments must
         be the same on all ranks."""
-        call = self.calls.log(f"{operation} {detail}".rstrip(), depth=3)
-        self.step = call.operation
-        self.site = call.site
+        self.step = f"{operation} {detail}".rstrip()
+        self.calls.log(self.step)
+        self.in_collective = True
 
     def exchange(self, name: str, payload: Any) -> list[Any]:
         """Every rank's payload on every rank, through the store; also a named barrier.
@@ -176,5 +176,5 @@ class RankContext:
             raise StoreLost("no store was reached yet")
         self.exchanges += 1
         self.step = f"exchange {name}"
-        self.site = ""
+        self.in_collective = False
         return self.all_gather, max(self.remaining_s(), 0) + BEYOND_DEADLINE_S

@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 from ..report import model
@@ -21,16 +20,14 @@ from ..report.findings import NODE_FAULTS
 
 PASS, FAIL, UNKNOWN = "pass", "fail", "unknown"
 DEADLINE_S = 25.0
-# The facts alone need one rank, and no network.
-PHASES = ("facts",)
 # The test ends itself so long before the deadline, to have time for its report.
 REPORTING_S = 5.0
 
 
-def check(deadline_s: float, phases: Sequence[str]) -> str:
+def check(deadline_s: float) -> str:
     """`pass`, `fail ID MESSAGE` or `unknown MESSAGE`."""
     with tempfile.TemporaryDirectory(prefix="provision-health-") as out:
-        problem = _run(Path(out), deadline_s, phases)
+        problem = _run(Path(out), deadline_s)
         path = Path(out) / "report.json"
         try:
             report = model.loads(path.read_text())
@@ -50,16 +47,14 @@ def judge(report: model.Report) -> str:
     return f"{UNKNOWN} {ids}"
 
 
-def _run(out: Path, deadline_s: float, phases: Sequence[str]) -> str:
+def _run(out: Path, deadline_s: float) -> str:
     """Run the test to its end or the deadline's. Returns why it was ended; empty if it was not."""
     limit_s = max(deadline_s - REPORTING_S, deadline_s / 2)
     package = str(Path(__file__).resolve().parent.parent)
     command = [sys.executable, "-I", "-B", package, "smoke", "--out", str(out)]
     command += ["--profile", "quick", "--timeout", f"{limit_s:g}", "--strict"]
-    for phase in phases:
-        command += ["--only", phase]
-    if tuple(phases) == PHASES:
-        command += ["--ranks", "1"]
+    # The facts alone need one rank, and no network.
+    command += ["--only", "facts", "--ranks", "1"]
     with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,

@@ -41,25 +41,14 @@ def algbw_gb_s(size_bytes: int, seconds: float) -> float:
     return size_bytes / seconds / 1e9
 
 
-def bus_factor(collective: str, ranks: int) -> float | None:
-    """How many bytes one link carries per byte of the operation. None for one rank, which has no
-    link.
+def busbw_gb_s(size_bytes: int, seconds: float, ranks: int) -> float | None:
+    """Of an all_reduce: each element crosses 2(n-1) times over n links. None for one rank, which has
+    no link.
 
-    all_reduce: each element crosses 2(n-1) times over n links. This holds for rings and trees, not
-    where the switch adds up (NVLS, SHARP): there busbw may exceed what the wire can carry.
+    This holds for rings and trees, not where the switch adds up (NVLS, SHARP): there busbw may exceed
+    what the wire can carry.
     """
-    if ranks == 1:
-        return None
-    if collective == "all_reduce":
-        return 2 * (ranks - 1) / ranks
-    if collective in ("all_gather", "reduce_scatter", "all_to_all"):
-        return (ranks - 1) / ranks
-    return 1.0
-
-
-def busbw_gb_s(collective: str, size_bytes: int, seconds: float, ranks: int) -> float | None:
-    factor = bus_factor(collective, ranks)
-    return None if factor is None else algbw_gb_s(size_bytes, seconds) * factor
+    return algbw_gb_s(size_bytes, seconds) * 2 * (ranks - 1) / ranks if ranks > 1 else None
 
 
 def format_time(microseconds: float) -> str:

@@ -29,13 +29,13 @@ CONSEQUENCES = ("backend-error", "store-lost")
 @frozen
 class Position:
     """Where a rank is: its phase, how many exchanges and collectives it has begun, the latest of
-    them, and the line of the program."""
+    them, and whether that is a collective."""
 
     phase: str
     exchanges: int
     collectives: int
     step: str
-    site: str = ""
+    in_collective: bool = False
 
     @property
     def order(self) -> tuple[int, int, int]:
@@ -48,8 +48,7 @@ class Position:
         return self.exchanges > other.exchanges and self.collectives < other.collectives
 
     def __str__(self) -> str:
-        site = f", {self.site}" if self.site else ""
-        return f"{self.phase} ({self.step}, collective {self.collectives}{site})"
+        return f"{self.phase} ({self.step}, collective {self.collectives})"
 
 
 @frozen
@@ -76,7 +75,7 @@ class LastState:
     calls: List[Call]
     outcome: Outcome
     stack: List[str]
-    schema: int = 2
+    schema: int = 3
     kind: str = "last-state"
 
 
@@ -201,7 +200,9 @@ def _are_calls_comparable(positions: Sequence[Position]) -> bool:
         if any(position.skipped_collective(other) for other in positions):
             return True
     furthest = max((position.collectives for position in positions), default=0)
-    return all(position.collectives == furthest and position.site for position in positions)
+    return all(
+        position.collectives == furthest and position.in_collective for position in positions
+    )
 
 
 def _describe_positions(positions: Mapping[int, Position]) -> str:

@@ -71,9 +71,9 @@ def fill(target: torch.Tensor, rank_key: int, most: int = LARGEST) -> None:
 
 
 def count_wrong(
-    actual: torch.Tensor, rank_keys: Sequence[int], most: int = LARGEST, start: int = 0
+    actual: torch.Tensor, rank_keys: Sequence[int], most: int = LARGEST
 ) -> tuple[int, tuple[int, float, int] | None]:
-    """How many elements are not the sum of these ranks' values from `start` on.
+    """How many elements are not the sum of these ranks' values.
 
     And the first wrong one: its index, its value and the expected value.
     """
@@ -81,7 +81,7 @@ def count_wrong(
     sums = sum(table(rank_key, most, actual.device) for rank_key in rank_keys).to(actual.dtype)
     for offset in range(0, actual.numel(), CHUNK):
         part = actual[offset : offset + CHUNK]
-        expected = sums[slots(start + offset, part.numel(), actual.device)]
+        expected = sums[slots(offset, part.numel(), actual.device)]
         wrong = (part != expected).nonzero().flatten()
         count += int(wrong.numel())
         if first is None and wrong.numel():

@@ -94,10 +94,12 @@ class Watchdog:
     def _watch(self) -> None:
         while True:
             received = signal.sigtimedwait(SIGNALS, TICK_S)
-            if received is not None and received.si_signo != PEER_LOST:
-                self._end(f"ended by {signal.Signals(received.si_signo).name}", SIGNALED)
-            if received is not None:
+            # Seen on a busy machine: an answer without a signal, number 0.
+            number = received.si_signo if received is not None else 0
+            if number == PEER_LOST:
                 self._end("another rank ended", ABANDONED)
+            if number:
+                self._end(f"ended by {signal.Signals(number).name}", SIGNALED)
             now = time.monotonic()
             name, deadline, cause = self._limit
             if now >= deadline:

@@ -457,10 +457,6 @@ def read_only_home(run: Run, stack: contextlib.ExitStack) -> None:
     run.shell = f"mount -t tmpfs -o ro tmpfs {shlex.quote(str(run.home))}"
 
 
-def line_of_bashrc(run: Run, stack: contextlib.ExitStack) -> None:
-    (run.home / ".bashrc").write_text("export LD_LIBRARY_PATH=/usr/local/cuda/lib64\n")
-
-
 def framework_in_the_home(run: Run, stack: contextlib.ExitStack) -> None:
     """Without an environment to examine."""
     _user_install(run, numpy_wheel(run.folder, "1.25.0"))
@@ -536,6 +532,5 @@ CASES = (
     Case(file_instead_of_null, "null-device", 0),
     Case(closed_null, "null-device", 0),
     Case(no_proc, "proc-missing", 0),
-    Case(line_of_bashrc, "start-file", 0),
     Case(framework_in_the_home, "user-site-on-path", 9),
 )

@@ -433,14 +433,12 @@ def test_a_folder_for_temporary_files_with_a_long_path(member: Member, lab: Path
 
 
 @pytest.mark.exhaustive
-def test_lines_of_start_files(member: Member, lab: Path) -> None:
-    (member.home / ".bashrc").write_text("export LD_LIBRARY_PATH=/opt/cuda/lib64\n")
+def test_variables_that_come_before_environments(member: Member, lab: Path) -> None:
     code = member.root / "code"
     (code / "mine").mkdir(parents=True)
     _, report = member.join(str(lab), "--dry-run", PYTHONPATH=str(code))
-    variable, line = notes(report, "shell")
+    [variable] = notes(report, "shell")
     assert variable.startswith(f"warning: {code} comes before") and "with mine" in variable
-    assert line.startswith("warning: ~/.bashrc:1 sets LD_LIBRARY_PATH")
 
 
 # Faults of environments

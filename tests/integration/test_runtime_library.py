@@ -65,10 +65,6 @@ results["gathered"] = group.exchange("hello", {"rank": rank, "long": "x" * (10 +
 torch.manual_seed(rank)
 same_shape = nn.Linear(4, 4)
 results["digest"] = ddp_check.require_same_parameters(same_shape, group.exchange)
-try:
-    ddp_check.require_same_parameters(same_shape, group.exchange, data=True)
-except ddp_check.ParametersDiffer as error:
-    results["values"] = str(error)
 # Rank 0 hosts the store, so it leaves last.
 if rank == 0:
     fs.wait_until_visible(folder / "left", 60)
@@ -87,39 +83,16 @@ else:
     assert results[0]["loaded"]
     assert [payload["rank"] for payload in results[0]["gathered"]] == [0, 1]
     assert [len(payload["long"]) for payload in results[0]["gathered"]] == [10, 1010]
-    assert (
-        results[0]["values"]
-        == "ranks 0, 1: on rank 1, parameter weight has other values than on rank 0"
-    )
 
 
 @pytest.mark.exhaustive
 def test_digests_of_real_models(tmp_path: Path) -> None:
     [results] = by_rank(
         """
-import hashlib, resource, struct
 plain = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.LazyLinear(3))
 plain[0].bias.requires_grad_(False)
 results["entries"] = ddp_check.describe(plain)
 results["meta"] = ddp_check.parameter_digest(nn.Linear(4, 4, device="meta")) == ddp_check.parameter_digest(nn.Linear(4, 4))
-try:
-    ddp_check.parameter_digest(nn.Linear(4, 4, device="meta"), data=True)
-except ValueError as error:
-    results["no data"] = str(error)
-ddp_check.PIECE_BYTES = 64
-values = torch.arange(600, dtype=torch.float32).view(20, 30)
-expected = hashlib.sha256(b"".join(struct.pack("<f", float(v)) for v in range(600))).hexdigest()
-results["pieces"] = ddp_check.data_digest([values]) == expected
-turned = values.t().contiguous().t()
-results["not contiguous"] = not turned.is_contiguous() and ddp_check.data_digest([turned]) == expected
-results["scalar"] = ddp_check.data_digest([torch.tensor(1.0)]) == hashlib.sha256(struct.pack("<f", 1.0)).hexdigest()
-results["empty"] = ddp_check.data_digest([torch.empty(0, 3)]) == hashlib.sha256(b"").hexdigest()
-results["bfloat16"] = ddp_check.data_digest([torch.ones(1, dtype=torch.bfloat16)]) == hashlib.sha256(bytes([0x80, 0x3F])).hexdigest()
-ddp_check.PIECE_BYTES = 16 << 20
-large = torch.zeros(8192, 8193).t()  # 256 MiB, not contiguous
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-ddp_check.data_digest([large])
-results["extra_mib"] = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10
 """,
         tmp_path,
         world_size=1,
@@ -132,10 +105,7 @@ results["extra_mib"] = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - bef
         ["2.weight", None, "float32", True],
         ["2.bias", None, "float32", True],
     ]
-    right = ("meta", "pieces", "not contiguous", "scalar", "empty", "bfloat16")
-    assert [name for name in right if results[name] is not True] == []
-    assert "meta device has no data" in results["no data"]
-    assert results["extra_mib"] < 64
+    assert results["meta"] is True
 
 
 def test_wrong_gradients_are_detected(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ import sys, torch
 sys.path.insert(0, sys.argv[1])
 from provision_runtime.smoke.phases import exact_product
 for dtype in (torch.float32, torch.bfloat16):
-    for side in (1, 7, 64, 384):
+    for side in (2, 7, 64, 384):
         for seed in range(3):
             left, right, product = exact_product.matrices(side, dtype, "cpu", seed)
             assert exact_product.wrong_elements(left, right, product) == 0, (dtype, side, seed)

@@ -114,18 +114,6 @@ def start_ranks(
     return children
 
 
-def add_second_interface(network: VirtualNetwork, number: int) -> None:
-    """eth1 on the same bridge, with addresses of its own."""
-    host, port = network.hosts[number], f"second{number}"
-    network.on_bridge(
-        "ip", "link", "add", port, "type", "veth",
-        "peer", "name", "eth1", "netns", f"/proc/{host.pid}/ns/net",
-    )  # fmt: skip
-    network.on_bridge("ip", "link", "set", port, "master", "bridge", "up")
-    host.run("ip", "addr", "add", f"10.78.0.{number + 1}/24", "dev", "eth1")
-    host.run("ip", "link", "set", "eth1", "up")
-
-
 def lose(host: VirtualHost, how: str) -> None:
     if how == "link":
         host.run("ip", "link", "set", "eth0", "down")
@@ -200,33 +188,6 @@ def test_one_rank_behind_a_lost_link_says_what_it_saw(
     saying = [output for output in outputs[2:] if "fail     barrier" in output]
     assert len(saying) == 1, outputs
     assert network.hosts[0].name in saying[0] or network.hosts[1].name in saying[0], outputs
-
-
-@pytest.mark.exhaustive
-def test_slow_rail_is_measured(network: VirtualNetwork, tmp_path: Path) -> None:
-    """Two ranks and two interfaces on each host; one interface sends 80 Mbit/s."""
-    for number in range(len(network.hosts)):
-        add_second_interface(network, number)
-    slow = ["rate", "80mbit", "burst", "128kb", "latency", "50ms"]
-    network.hosts[-1].run("tc", "qdisc", "add", "dev", "eth1", "root", "tbf", *slow)
-    variables = {rank: {"GLOO_SOCKET_IFNAME": f"eth{rank % 2}"} for rank in range(4)}
-    children = start_ranks(
-        network,
-        tmp_path,
-        "--profile",
-        "default",
-        "--only",
-        "collectives",
-        "--deadline",
-        "collectives=120",
-        variables=variables,
-        per_host=2,
-    )
-    outputs = finish(children)
-    collectives = read(tmp_path, network.hosts[0]).phases[2]
-    rates = {(first, second): rate for first, second, rate in collectives.data["pairs"]}
-    assert rates[1, 3] < 0.012, outputs  # 80 Mbit/s are 0.01 GB/s
-    assert rates[1, 3] < rates[0, 2] / 2
 
 
 @pytest.mark.exhaustive

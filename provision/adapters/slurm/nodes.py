@@ -1,5 +1,4 @@
-"""Nodes, partitions and the current allocation: as sinfo and the variables of a job have them, a node
-taken out of service."""
+"""Nodes, partitions and the current allocation: as sinfo and the variables of a job have them."""
 
 from __future__ import annotations
 
@@ -7,10 +6,9 @@ import os
 import re
 from collections.abc import Mapping
 
-from provision.adapters.slurm.command import COMMAND_TIMEOUT_S, run_slurm
-from provision.core import process
+from provision.adapters.slurm.command import run_slurm
 from provision.core.dataclass import frozen
-from provision.core.errors import InvalidSpec, TimedOut, ToolFailed, Unreachable
+from provision.core.errors import InvalidSpec, Unreachable
 
 # Name, host name, address, state, features, GRES, CPUs, memory, partition; the reason is last,
 # because users write it.
@@ -112,20 +110,6 @@ def allocation() -> str | None:
     if "SLURM_JOB_ID" not in os.environ:
         return None
     return os.environ.get("SLURM_JOB_NODELIST") or os.environ.get("SLURM_NODELIST")
-
-
-def drain(node: str, reason: str) -> str:
-    """Take a node out of service: no new jobs start there, running ones go on. reason: what
-    `sinfo -R` shows. Returns why it could not be drained; empty if it was."""
-    command = ["scontrol", "update", f"NodeName={node}", "State=DRAIN", f"Reason={reason}"]
-    try:
-        process.run(command, timeout_s=COMMAND_TIMEOUT_S)
-    except ToolFailed as error:
-        lines = [line for line in error.tail.splitlines() if line.strip()]
-        return lines[-1] if lines else f"scontrol ended with status {error.status}"
-    except TimedOut:
-        return "scontrol did not answer"
-    return ""
 
 
 def _node(cells: list[str]) -> SlurmNode:

@@ -28,7 +28,7 @@ MARK = "provision-was-here"
 # What doctor examines for the steps here. A probe that a file server holds up is a warning.
 ACCOUNT_FINDINGS = ("home-unwritable", "quota-full", "quota-low", "probe-late", "probe-failed")
 SSH_FINDINGS = ("ssh-key-open", "ssh-agent-dead")
-SHELL_FINDINGS = ("start-file", "pythonpath-on-path", "library-path", "user-site-on-path")
+SHELL_FINDINGS = ("pythonpath-on-path", "library-path", "user-site-on-path")
 DOCTOR_FINDINGS = (*ACCOUNT_FINDINGS, *SSH_FINDINGS, *SHELL_FINDINGS)
 
 

@@ -48,14 +48,8 @@ node_options = option_group(
     click.option(
         "--pairs",
         is_flag=True,
-        help="If the nodes fail together, test them alone, in pairs and in halves, until the bad "
-        "node or link is found.",
-    ),
-    click.option(
-        "--drain",
-        is_flag=True,
-        help="Drain bad nodes in Slurm, at most `drain_max` of nodes.yml, with the finding as the "
-        "reason. Implies --pairs.",
+        help="If the nodes fail together, test them alone and in pairs, until the bad node "
+        "or link is found.",
     ),
     click.option(
         "--health-check",
@@ -69,7 +63,6 @@ NODE_OPTIONS = {
     "inventory": "--inventory",
     "count": "--nodes",
     "pairs": "--pairs",
-    "drain": "--drain",
 }
 
 
@@ -137,7 +130,6 @@ def _nodes_request(
     if image:
         raise InvalidSpec("--image cannot be combined with --on.", advice="Leave it out.")
     selected = {name: stated.pop(name, None) for name in ("on", "inventory")}
-    stated["pairs"] = "pairs" in stated or "drain" in stated
     return NodesRequest(selection=selection_of(envs, selected), **stated)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 from provision.adapters import clustershell
@@ -12,6 +11,7 @@ from provision.cluster.failures import REASONS
 from provision.workflow.smoke.isolation import Isolation
 from provision.workflow.smoke.nodes_report import NodeRow, NodesResult, node_rows
 from provision_runtime.report import model
+from provision_runtime.report.findings import NODE_FAULTS
 from provision_runtime.report.table import name_ranks
 from provision_runtime.report.text import format_count
 
@@ -37,10 +37,6 @@ def smoke_nodes_lines(result: NodesResult, width: int | None = None) -> list[str
     sentences = [f"  {reason} -> {REASONS[reason].advice}" for reason in reasons]
     if result.isolation is not None:
         sentences += _search_lines(result, result.isolation)
-    if result.drain is not None:
-        drained = [f"drained {node}: {reason}" for node, reason in result.drain.drained.items()]
-        drained += [f"not drained {node}: {why}" for node, why in result.drain.not_drained.items()]
-        sentences += drained or ["drained: none"]
     if result.without_folder:
         names = " and ".join(result.without_folder)
         sentences.append(
@@ -70,25 +66,16 @@ def _node_lines(rows: Sequence[NodeRow], width: int | None) -> list[str]:
 
 
 def _search_lines(result: NodesResult, isolation: Isolation) -> list[str]:
+    """What the table of nodes does not show."""
     lines = [""]
-    for tested in result.rounds:
-        counts = Counter(group.verdict for group in tested.results.values())
-        text = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
-        lines.append(f"tested {tested.purpose}: {text}")
-    if isolation.bad_nodes:
-        lines.append(f"bad: {clustershell.fold(isolation.bad_nodes)}")
     for first, second in isolation.bad_links:
         lines.append(f"bad link: {first} - {second}; both pass with other nodes")
-    for nodes in isolation.bad_sets:
-        lines.append(f"fail only together: {clustershell.fold(nodes)}")
-    if isolation.suspects:
+    if len(isolation.suspects) == len(result.tested) == 2:
         suspects = clustershell.fold(isolation.suspects)
-        if len(isolation.suspects) == len(result.tested) == 2:
-            lines.append(f"{suspects} pass alone: the link is bad, or the network of one of them")
-        else:
-            lines.append(f"fail with others, cause unknown: {suspects}")
-    if isolation.untested:
-        lines.append(f"no result: {clustershell.fold(isolation.untested)}")
-    if isolation.passing:
-        lines.append(f"pass together: {clustershell.fold(isolation.passing)}")
+        lines.append(f"{suspects} pass alone: the link is bad, or the network of one of them")
+    for row in node_rows(result):
+        for id in NODE_FAULTS.intersection(row.findings[:1]):
+            if row.state == "bad" and result.job:
+                command = f"scontrol update NodeName={row.node} State=DRAIN"
+                lines.append(f"to drain it: {command} Reason='provision smoke: {id}'")
     return lines

@@ -1,8 +1,8 @@
 """Finds the node or the link because of which a test of many nodes fails.
 
-The nodes are tested alone, in pairs, and in halves; groups of one round have no node in common, so
-they run at once. Blame needs contrast: a node is bad if it fails alone twice, or with two partners
-of which one passes with others. What gave no result blames nobody.
+The nodes are tested alone, then in pairs; groups of one round have no node in common, so they run at
+once. Blame needs contrast: a node is bad if it fails alone twice, or with two partners of which one
+passes with others. What gave no result blames nobody.
 """
 
 from __future__ import annotations
@@ -25,26 +25,22 @@ PAIRS = "in pairs"
 SUSPECTS = "suspects with other partners"
 LINKS_AGAIN = "pairs of good nodes that failed, again"
 REST = "the others together"
-HALVES = "in halves"
 # A node that failed with so many partners, or gave no result so often, is not tried again.
 MAX_PARTNERS = 3
 MAX_UNKNOWN = 2
-# Faults that pairs of neighbors do not show are searched for one after the other.
-MAX_SEARCHES = 4
 
 
 @frozen
 class Isolation:
     """What was found.
 
-    bad_links: both nodes pass with others, but not with one another. bad_sets: nodes that fail
-    only together. suspects: failed, but nothing says which of them is bad. untested: nodes that gave
-    no result. passing: the nodes that passed together in the end.
+    bad_links: both nodes pass with others, but not with one another. suspects: failed, but nothing
+    says which of them is bad. untested: nodes that gave no result. passing: the nodes that passed
+    together in the end.
     """
 
     bad_nodes: tuple[str, ...] = ()
-    bad_links: tuple[tuple[str, str], ...] = ()
-    bad_sets: tuple[Group, ...] = ()
+    bad_links: tuple[Group, ...] = ()
     suspects: tuple[str, ...] = ()
     untested: tuple[str, ...] = ()
     passing: Group = ()
@@ -54,15 +50,14 @@ def isolate(nodes: Sequence[str], run_groups: RunGroups) -> Isolation:
     """Test the nodes together and, if they do not pass, search for the cause."""
     together = tuple(nodes)
     tests = _Tests(together, run_groups)
-    if tests.latest_of(ALL_TOGETHER, together) == "pass":
+    tests.run(ALL_TOGETHER, [together])
+    if tests.latest(together) == "pass":
         return Isolation(passing=together)
-    alone = [(node,) for node in together]
+    alone: list[Group] = [(node,) for node in together if len(together) > 1]
     tests.run(ALONE, alone)
-    failed = [group for group in alone if tests.latest(group) == "fail"]
-    tests.repeat(ALONE_AGAIN, failed)
-    for group in failed:
-        if tests.latest(group) == "fail":
-            tests.bad_alone.update(group)
+    failed = [group for group in alone or [together] if tests.latest(group) == "fail"]
+    tests.run(ALONE_AGAIN, failed)
+    tests.bad_alone = {node for (node,) in failed if tests.latest((node,)) == "fail"}
     # Neighbors: they often share a switch, so a pair tests one thing at a time.
     candidates = tests.candidates()
     tests.run(PAIRS, list(zip(candidates[::2], candidates[1::2])))
@@ -70,35 +65,24 @@ def isolate(nodes: Sequence[str], run_groups: RunGroups) -> Isolation:
         tests.run(SUSPECTS, groups)
     good = tests.good()
     links = [pair for pair in tests.failed_pairs() if good.issuperset(pair)]
-    for batch in _without_common_nodes(links):
-        tests.repeat(LINKS_AGAIN, batch)
-    # Groups that fail only together.
-    causes = [pair for pair in links if tests.latest(pair) == "fail"]
-    passing: Group = ()
-    # What is left together: it proves that all causes were found, or shows another one.
-    for _ in range(MAX_SEARCHES):
-        rest = _without_causes(tests.candidates(), causes)
-        if len(rest) < 2 or not tests.good():
-            break
-        verdict = tests.latest_of(REST, rest)
-        if verdict == "pass":
-            passing = rest
-        if verdict != "fail":
-            break
-        culprit = _smallest_failing(tests, rest)
+    for pair in links:
         # Once more: what does not fail again is no cause.
-        tests.repeat(HALVES, [culprit])
-        if tests.latest(culprit) != "fail":
-            break
-        causes.append(culprit)
+        tests.run(LINKS_AGAIN, [pair])
+    links = [pair for pair in links if tests.latest(pair) == "fail"]
+    # The others together prove that all causes were found.
+    rest = tuple(node for node in tests.candidates() if node not in {pair[0] for pair in links})
+    verdict: GroupVerdict = "unknown"
+    if good and len(rest) > 1:
+        tests.run(REST, [rest])
+        verdict = tests.latest(rest)
     bad, untested = tests.bad(), [node for node in together if tests.is_untested(node)]
-    settled = {*bad, *untested, *tests.good(), *passing}
+    passing = rest if verdict == "pass" else ()
+    settled = {*bad, *untested, *passing, *(() if verdict == "fail" else good)}
     # A single node can only be alone; nothing contradicts its own result.
     suspects = [node for node in together if node not in settled and len(together) > 1]
     return Isolation(
         bad_nodes=tuple(node for node in together if node in bad),
-        bad_links=tuple((group[0], group[1]) for group in causes if len(group) == 2),
-        bad_sets=tuple(group for group in causes if len(group) > 2),
+        bad_links=tuple(links),
         suspects=tuple(suspects),
         untested=tuple(untested),
         passing=passing,
@@ -111,39 +95,27 @@ class _Tests:
     def __init__(self, nodes: Group, run_groups: RunGroups) -> None:
         self._nodes = nodes
         self._run_groups = run_groups
-        self._verdicts: dict[frozenset[str], list[GroupVerdict]] = {}
+        self._verdicts: dict[frozenset[str], GroupVerdict] = {}
         self.bad_alone: set[str] = set()
 
     def run(self, purpose: str, groups: Sequence[Group]) -> None:
-        """Tests groups, unless they were tested before."""
-        self.repeat(purpose, [group for group in groups if frozenset(group) not in self._verdicts])
-
-    def repeat(self, purpose: str, groups: Sequence[Group]) -> None:
         for group, verdict in self._run_groups(purpose, groups).items() if groups else ():
-            self._verdicts.setdefault(frozenset(group), []).append(verdict)
+            self._verdicts[frozenset(group)] = verdict
 
     def latest(self, group: Group) -> GroupVerdict:
-        return self._verdicts[frozenset(group)][-1]
-
-    def latest_of(self, purpose: str, group: Group) -> GroupVerdict:
-        self.run(purpose, [group])
-        return self.latest(group)
+        return self._verdicts[frozenset(group)]
 
     def partners(self, node: str, verdict: GroupVerdict | None = None) -> set[str]:
         """The partners with which a node was tested, or had this verdict."""
         partners: set[str] = set()
-        for group, verdicts in self._verdicts.items():
-            if len(group) == 2 and node in group and verdict in (None, verdicts[-1]):
+        for group, latest in self._verdicts.items():
+            if len(group) == 2 and node in group and verdict in (None, latest):
                 partners |= group - {node}
         return partners
 
     def good(self) -> set[str]:
         """Nodes that passed with another one."""
-        good: set[str] = set()
-        for group, verdicts in self._verdicts.items():
-            if len(group) > 1 and verdicts[-1] == "pass":
-                good |= group
-        return good - self.bad_alone
+        return {node for node in self._nodes if self.partners(node, "pass")} - self.bad_alone
 
     def bad(self) -> set[str]:
         good = self.good()
@@ -155,7 +127,7 @@ class _Tests:
         return bad
 
     def is_untested(self, node: str) -> bool:
-        alone = self._verdicts.get(frozenset([node]), ["pass"])[-1]
+        alone = self._verdicts.get(frozenset([node]))
         if len(self._nodes) > 1 and alone == "unknown":
             return True
         return len(self.partners(node, "unknown")) >= MAX_UNKNOWN and node not in self.good()
@@ -167,8 +139,8 @@ class _Tests:
     def failed_pairs(self) -> list[Group]:
         return [
             tuple(sorted(group, key=self._nodes.index))
-            for group, verdicts in self._verdicts.items()
-            if len(group) == 2 and verdicts[-1] == "fail"
+            for group, verdict in self._verdicts.items()
+            if len(group) == 2 and verdict == "fail"
         ]
 
     def new_pairs(self) -> Iterator[Group]:
@@ -187,57 +159,3 @@ class _Tests:
                     paired |= {node, partner}
                     yield (node, partner)
                     break
-
-
-def _without_causes(nodes: Sequence[str], causes: Sequence[Group]) -> Group:
-    """The nodes without one of each cause: the one that most of these have in common."""
-    rest = list(nodes)
-    while remaining := [cause for cause in causes if set(cause) <= set(rest)]:
-        rest.remove(max(rest, key=lambda node: sum(node in cause for cause in remaining)))
-    return tuple(rest)
-
-
-def _smallest_failing(tests: _Tests, group: Group) -> Group:
-    """Part of a failing group that still fails, found by halving: about two tests for each
-    doubling of the nodes."""
-    while len(group) > 2:
-        halves = _halves(group)
-        tests.run(HALVES, halves)
-        failing = [half for half in halves if tests.latest(half) == "fail"]
-        if not failing:
-            first, second = halves
-            first = _reduced(tests, first, second)
-            return (*first, *_reduced(tests, second, first))
-        group = failing[0]
-    return group
-
-
-def _reduced(tests: _Tests, part: Group, complement: Group) -> Group:
-    """Part of `part` that still fails together with the complement."""
-    while len(part) > 1:
-        for half in _halves(part):
-            if tests.latest_of(HALVES, (*half, *complement)) == "fail":
-                part = half
-                break
-        else:
-            return part
-    return part
-
-
-def _halves(group: Group) -> list[Group]:
-    middle = len(group) // 2
-    return [group[:middle], group[middle:]]
-
-
-def _without_common_nodes(pairs: Sequence[Group]) -> Iterator[list[Group]]:
-    """The pairs in batches in which no node occurs twice."""
-    remaining = list(pairs)
-    while remaining:
-        batch: list[Group] = []
-        used: set[str] = set()
-        for pair in remaining:
-            if not used & set(pair):
-                used |= set(pair)
-                batch.append(pair)
-        remaining = [pair for pair in remaining if pair not in batch]
-        yield batch

@@ -1,6 +1,4 @@
-"""`provision smoke --on`: the smoke test over nodes, the search for the one that makes it fail, and
-draining it where that is asked for.
-"""
+"""`provision smoke --on`: the smoke test over nodes, and the search for the one that makes it fail."""
 
 from __future__ import annotations
 
@@ -27,12 +25,11 @@ from provision.environment import runtime_package
 from provision.workflow.context import Context
 from provision.workflow.passport import record_smoke_over_nodes
 from provision.workflow.plan import BuildRequest, Plan, make_plan
-from provision.workflow.smoke import drain_policy, isolation
+from provision.workflow.smoke import isolation
 from provision.workflow.smoke import node_groups as groups_smoke
 from provision.workflow.smoke import nodes_report as smoke_nodes_report
 from provision.workflow.smoke import runner as smoke_runner
-from provision.workflow.smoke.drain_policy import DrainDecision
-from provision.workflow.smoke.isolation import Group, GroupVerdict, Isolation
+from provision.workflow.smoke.isolation import Group, GroupVerdict
 from provision.workflow.smoke.node_groups import PreparedNode
 from provision.workflow.smoke.nodes_report import NodesResult, Round
 from provision.workflow.smoke.runner import SmokeRequest
@@ -53,15 +50,13 @@ PHASES_WITH_SHARED_FOLDER = ("filesystem", "checkpoint")
 class NodesRequest:
     """Which nodes to test, and what to do if they fail.
 
-    count: as many of the selection, None for all. pairs: search for the bad node or link. drain:
-    take bad nodes out of service, unless there are more than `drain_max` of nodes.yml. job_s: the time
-    limit of Slurm's job; None for what the tests may need at most.
+    count: as many of the selection, None for all. pairs: search for the bad node or link. job_s: the
+    time limit of Slurm's job; None for what the tests may need at most.
     """
 
     selection: NodeSelection
     count: int | None = None
     pairs: bool = False
-    drain: bool = False
     job_s: float | None = None
 
 
@@ -78,7 +73,7 @@ def smoke_nodes(context: Context, request: BuildRequest, nodes: NodesRequest) ->
     shutil.rmtree(out, ignore_errors=True)  # of an earlier test
     out.mkdir(parents=True)
     started, started_at = time.monotonic(), datetime.now(timezone.utc)
-    isolated, decision, whole = None, None, None
+    isolated, whole = None, None
     with _reach(nodes, usable, plan.name, test) as (defaults, job):
         context.progress.info(f"looking for the environment on {format_count(len(usable), 'node')}")
         prepared, failures = {}, {}
@@ -102,8 +97,6 @@ def smoke_nodes(context: Context, request: BuildRequest, nodes: NodesRequest) ->
             run.test_groups(isolation.ALL_TOGETHER, [names])
         if names:
             whole = run.rounds[0].results[names]
-        if isolated is not None and nodes.drain:
-            decision = _drain(isolated, run.rounds, left_out, nodes.selection.defaults.drain_max)
     verdict: Verdict = whole.verdict if whole else "unknown"
     if failures and model.succeeded(verdict):
         # Nodes that could not be tested are never part of a success.
@@ -121,7 +114,6 @@ def smoke_nodes(context: Context, request: BuildRequest, nodes: NodesRequest) ->
         whole=whole,
         rounds=tuple(run.rounds),
         isolation=isolated,
-        drain=decision,
         without_folder=without_folder,
         evidence=out,
     )
@@ -151,10 +143,6 @@ def _phases_without_folder(request: SmokeRequest) -> tuple[str, ...]:
 
 def _check(nodes: NodesRequest) -> None:
     engines = {node.engine for node in nodes.selection.nodes}
-    if nodes.drain and engines != {"slurm"}:
-        raise InvalidSpec(
-            "--drain needs nodes of Slurm.", advice="Select them with --on slurm:PARTITION."
-        )
     if "kubernetes" in engines:
         raise InvalidSpec(
             "Kubernetes nodes run only pods, so the smoke test is a job there.",
@@ -259,21 +247,6 @@ class _NodesRun:
             for name, text in result.logs.items():
                 (folder / name).write_text(text)
         return {group: result.isolation_verdict for group, result in results.items()}
-
-
-def _drain(
-    isolated: Isolation, rounds: Sequence[Round], left_out: Nodes, drain_max: int
-) -> DrainDecision:
-    results = [result for tested in rounds for result in tested.results.values()]
-    decision = drain_policy.decide(isolated, results, left_out, drain_max)
-    drained, not_drained = {}, dict(decision.not_drained)
-    for node, reason in decision.drained.items():
-        problem = slurm_nodes.drain(node, reason)
-        if problem:
-            not_drained[node] = problem
-        else:
-            drained[node] = reason
-    return DrainDecision(drained=drained, not_drained=not_drained)
 
 
 def _search_deadline(purpose: str, request: SmokeRequest) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Literal, cast
@@ -12,11 +12,10 @@ from provision.cluster.failures import NodeFailure
 from provision.cluster.inventory import Node, NodeSelection
 from provision.core.dataclass import frozen
 from provision.core.types import Verdict
-from provision.workflow.smoke import drain_policy
-from provision.workflow.smoke.drain_policy import DrainDecision
 from provision.workflow.smoke.isolation import Group, Isolation
-from provision.workflow.smoke.node_groups import GroupResult, PreparedNode
+from provision.workflow.smoke.node_groups import GroupFinding, GroupResult, PreparedNode
 from provision_runtime.report import model
+from provision_runtime.report.findings import NODE_FAULTS
 
 SCHEMA = 1
 KIND = "smoke-nodes"
@@ -54,7 +53,6 @@ class NodesResult:
     whole: GroupResult | None
     rounds: tuple[Round, ...]
     isolation: Isolation | None
-    drain: DrainDecision | None
     without_folder: tuple[str, ...]
     evidence: Path
 
@@ -93,7 +91,7 @@ def _tested_row(result: NodesResult, prepared: PreparedNode) -> NodeRow:
     message = "; ".join(finding.message for finding in findings)
     if state == "bad":
         tests = [test for tested in result.rounds for test in tested.results.values()]
-        main = drain_policy.main_finding(name, tests)
+        main = _main_finding(name, tests)
         if main is not None:
             findings.insert(0, main)
             message = main.message
@@ -108,6 +106,22 @@ def _tested_row(result: NodesResult, prepared: PreparedNode) -> NodeRow:
         state=state,
         findings=tuple(dict.fromkeys(finding.id for finding in findings)),
         message=message,
+    )
+
+
+def _main_finding(node: str, results: Sequence[GroupResult]) -> GroupFinding | None:
+    """The finding that says most about a bad node: a fault of a node before others, and one that
+    names this node before one of its group."""
+    candidates = [
+        finding
+        for result in results
+        for finding in result.findings
+        if node in result.group and result.verdict == finding.verdict == model.FAIL
+    ]
+    return max(
+        candidates,
+        key=lambda finding: (finding.id in NODE_FAULTS, node in finding.nodes),
+        default=None,
     )
 
 
@@ -132,7 +146,7 @@ def _state(name: str, whole: GroupResult, isolation: Isolation | None) -> NodeSt
 
 def document(result: NodesResult) -> dict[str, object]:
     """The report, by provision/schemas/smoke-nodes.schema.json."""
-    isolation, drain, whole = result.isolation, result.drain, result.whole
+    isolation, whole = result.isolation, result.whole
     tests = []
     for tested in result.rounds:
         for group in tested.results.values():
@@ -157,8 +171,6 @@ def document(result: NodesResult) -> dict[str, object]:
         "nodes": [asdict(row) for row in node_rows(result)],
         "tests": tests,
         "isolation": None if isolation is None else asdict(isolation),
-        "drained": drain.drained if drain else {},
-        "not_drained": drain.not_drained if drain else {},
         "report": model.document(whole.report) if whole and whole.report else None,
     }
     # As it is read back: JSON has lists for tuples.

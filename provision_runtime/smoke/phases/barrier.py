@@ -58,7 +58,6 @@ def merge(outcomes: Sequence[Outcome]) -> Outcome:
         "p99_us": round(p99, 1),
         "max_us": round(longest, 1),
         "slowest_rank": slowest,
-        "p50_us_by_rank": [round(value, 1) for value in medians],
     }
     message = (
         f"{len(barriers_usec)} barriers, p50 {measurement.format_time(p50)}, "

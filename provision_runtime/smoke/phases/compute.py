@@ -1,9 +1,8 @@
 """Phase compute: does each rank multiply without error, how fast does it multiply and copy, and does
 one fall behind the others?
 
-A rank is judged against the median of the ranks; a GPU also against its data sheet, and by what its
-driver says while it is busy. Every rate is the best of several windows. If a
-rank looks slow, all ranks measure again. On CPUs the time is the processor's own: what else runs on
+A rank is judged against the median of the ranks. Every rate is the best of several windows. If a rank
+looks slow, all ranks measure again. On CPUs the time is the processor's own: what else runs on
 a rank's core is no fault of it, and differs between cores.
 """
 
@@ -11,15 +10,12 @@ from __future__ import annotations
 
 import statistics
 import time
-from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Any, Dict, List
+from typing import TYPE_CHECKING, Any, Dict
 
-from ...checks import gpus as gpu_checks
-from ...facts import gpu_health, libraries, wires
-from ...report.codec import decode
+from ...facts import libraries
 from ...report.text import format_count
-from .. import device_rates, measurement
+from .. import measurement
 from ..outcome import Finding, Outcome
 from . import exact_product
 
@@ -34,12 +30,7 @@ WINDOWS = {"quick": 3, "default": 5, "full": 8}
 TYPES = {"cpu": ("float32",), "cuda": ("float32", "bfloat16")}
 # Side of the matrices: large enough to be compute-bound, small enough to finish on one slow core.
 SIDE = {"cpu": 384, "cuda": 8192}
-# How long a GPU computes without a pause, so that power and heat show; the driver is asked
-# halfway.
-BUSY_S = {"quick": 0.0, "default": 10.0, "full": 30.0}
 COPIED_BYTES = {"cpu": 32 * MIB, "cuda": 1024 * MIB}
-# Calls that are queued before the GPU is awaited: half a second of work on the slowest.
-BUSY_CALLS = 50
 # Share of the median. GPUs of one model differ by a few percent; CPUs share cores, caches and
 # clocks with everything else that runs.
 SLOW = {"cpu": 1 / 3, "cuda": 0.85}
@@ -48,8 +39,6 @@ Rates = Dict[str, float]
 
 
 def run(context: RankContext) -> Outcome:
-    import torch
-
     kind = "cuda" if context.on_gpu else "cpu"
     gpus = context.exchange("GPUs that compute", _gpu(context))
     reason = why_not_judged(context.cores, gpus)
@@ -61,31 +50,20 @@ def run(context: RankContext) -> Outcome:
             {name: max(rate, second[name]) for name, rate in first.items()}
             for first, second in zip(rates, repeated)
         ]
-    health = context.exchange("compute busy", _busy_gpus(context))
     wrong = context.exchange("products", wrong_before + _wrong_elements(context, kind))
-    findings = []
-    rank = context.env.rank
-    if context.on_gpu and gpus.count(gpus[rank]) == 1:  # alone on its GPU
-        findings += device_rates.slow_operations(torch.cuda.get_device_name(), rates[rank], rank)
-    if rank != 0:
-        return Outcome("", tuple(findings))
-    if not reason:
-        findings += stragglers(rates, SLOW[kind])
+    if context.env.rank != 0:
+        return Outcome()
+    findings = [] if reason else stragglers(rates, SLOW[kind])
     for rank, count in enumerate(wrong):
         if count:
             message = f"{format_count(count, 'element')} wrong in matrix products"
             findings.append(Finding("wrong-product", message, (rank,)))
-    for of_host in health:
-        findings += gpu_checks.gpu_findings(decode(List[gpu_health.GpuHealth], of_host, "GPUs"))
     medians = _medians(rates)
     data = {
-        "units": {operation: _unit(operation) for operation in medians},
         "ranks": [{"rank": rank, **_rounded(rate)} for rank, rate in enumerate(rates)],
         "median": _rounded(medians),
-        "slow_below": round(SLOW[kind], 4),
         "judged": reason or "against the median of the ranks",
         "wrong_elements": wrong,
-        "busy_gpus": health,
     }
     parts = [f"{_named(name)} {value:.4g} {_unit(name)}" for name, value in medians.items()]
     message = f"per rank (median): {', '.join(parts)}"
@@ -159,31 +137,6 @@ def _wrong_elements(context: RankContext, kind: str) -> int:
             product[SIDE[kind] // 2, SIDE[kind] // 3] += 1
         count += exact_product.wrong_elements(left, right, product)
     return count
-
-
-def _busy_gpus(context: RankContext) -> list[Any]:
-    """Keeps this rank's GPU busy. On the first rank of each host, what the driver then says."""
-    busy_s = BUSY_S[context.options.profile]
-    if not context.on_gpu or not busy_s:
-        return []
-    import torch
-
-    side = SIDE["cuda"]
-    matrix = torch.randn(side, side, dtype=torch.bfloat16, device=context.device)
-    result = torch.empty_like(matrix)
-    started, answer = time.perf_counter(), ""
-    needs_answer = context.is_first_of_host
-    while time.perf_counter() - started < busy_s:
-        for _ in range(BUSY_CALLS):
-            torch.mm(matrix, matrix, out=result)
-        if needs_answer and time.perf_counter() - started > busy_s / 2:
-            # The queued calls keep the GPU busy while the driver responds.
-            answer, needs_answer = wires.smi(*gpu_health.QUERY), False
-        torch.cuda.synchronize()
-    try:
-        return [asdict(gpu) for gpu in gpu_health.parse(answer).gpus]
-    except ValueError:  # it was not asked, or its answer cannot be read
-        return []
 
 
 def _measure(context: RankContext, kind: str) -> Rates:

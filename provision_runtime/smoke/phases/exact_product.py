@@ -1,8 +1,8 @@
 """A matrix product whose right value is known: silent corruption shows as a wrong element.
 
-The left matrix is random. The right one adds a few of its columns, each shifted and signed, so the
-product can be made without multiplying. All values are small integers: every type holds every
-partial sum exactly, in whatever order it is added up.
+The left matrix is random. The right one subtracts one permutation of its columns from another, so the
+product can be made without multiplying. All values are small integers: every type holds every partial
+sum exactly, in whatever order it is added up.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-# 8 shifted columns of values up to 15: sums up to 120, which bfloat16's 8 bits hold.
-SHIFTS = 8
-LARGEST = 15
+# Differences up to 240, which bfloat16's 8 bits hold.
+LARGEST = 120
 
 
 def matrices(
@@ -24,18 +23,15 @@ def matrices(
     import torch
 
     generator = torch.Generator(device="cpu").manual_seed(seed)
-    count = min(SHIFTS, side)
-    shifts = torch.randperm(side, generator=generator)[:count].tolist()
-    signs = (torch.randint(0, 2, (count,), generator=generator) * 2 - 1).tolist()
     values = torch.randint(-LARGEST, LARGEST + 1, (side, side), generator=generator)
     left = values.to(device=device, dtype=dtype)
     right = torch.zeros(side, side, dtype=dtype, device=device)
-    product = torch.zeros_like(left)
     columns = torch.arange(side, device=device)
-    for shift, sign in zip(shifts, signs):
-        right[(columns + shift) % side, columns] = sign
-        product += sign * torch.roll(left, -shift, dims=1)
-    return left, right, product
+    added = torch.randperm(side, generator=generator).to(device)
+    taken = added.roll(1)
+    right[added, columns] += 1
+    right[taken, columns] -= 1
+    return left, right, left[:, added] - left[:, taken]
 
 
 def wrong_elements(left: torch.Tensor, right: torch.Tensor, product: torch.Tensor) -> int:

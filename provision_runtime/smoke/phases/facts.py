@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
-import time
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -53,12 +51,11 @@ class RankFacts:
 
 
 def run(context: RankContext) -> Outcome:
-    started = time.monotonic()
     facts = environment.collect()
     context.facts = dict(facts)
     if facts["error"]:
         findings = [expectation.broken(facts["error"]), *surroundings.contaminations(facts)]
-        return Outcome("", tuple(findings), _data(context, started), broken=True)
+        return Outcome("", tuple(findings), _data(context), broken=True)
     _choose_backend(context)
     problems = _backend_problems(context)
     context.unusable = "; ".join(problems)
@@ -75,16 +72,11 @@ def run(context: RankContext) -> Outcome:
         *(Finding("backend-unusable", problem) for problem in problems),
     ]
     try:
-        folders = {tempfile.gettempdir(): True}
+        tempfile.gettempdir()  # tries to write, as DataLoaders will
     except FileNotFoundError:
         folders = dict.fromkeys(limits.temporary_folders(os.environ), False)
-    # Since 3.13 Python takes another folder if the path is too long.
-    temporary_folder = surroundings.temporary_folder_finding(
-        folders, replaces_long=sys.version_info >= (3, 13)
-    )
-    if temporary_folder is not None:
-        findings.append(temporary_folder)
-    data = _data(context, started)
+        findings += filter(None, [surroundings.temporary_folder_finding(folders)])
+    data = _data(context)
     # Several worlds of one would all succeed, at the same files and ports.
     is_other_world = any(finding.id == "world-size" for finding in findings)
     return Outcome(_summary(data), tuple(findings), data, broken=is_other_world)
@@ -105,11 +97,7 @@ def merge(outcomes: Sequence[Outcome]) -> Outcome:
     combined = combine(outcomes)
     ranks = [RankFacts(**row) for outcome in outcomes for row in outcome.data["ranks"]]
     findings = differences_between_ranks(ranks)
-    data = {
-        **combined.data,
-        "collect_s": max(outcome.data["collect_s"] for outcome in outcomes),
-        "ranks": list(map(asdict, ranks)),
-    }
+    data = {**combined.data, "ranks": list(map(asdict, ranks))}
     is_broken = combined.broken or any(finding.id == "gpu-shared" for finding in findings)
     return Outcome(combined.message, (*combined.findings, *findings), data, is_broken)
 
@@ -151,7 +139,7 @@ def _backend_problems(context: RankContext) -> list[str]:
     return problems
 
 
-def _data(context: RankContext, started: float) -> dict[str, Any]:
+def _data(context: RankContext) -> dict[str, Any]:
     """For the report: this rank's environment and settings, and in `ranks` its row."""
     row = asdict(_rank_facts(context))
     if context.options.fault("other-torch", context.env.rank):
@@ -161,7 +149,6 @@ def _data(context: RankContext, started: float) -> dict[str, Any]:
         **{key: row[key] for key in SUMMARY_KEYS},
         "rehearsal": bool(torch) and expectation.is_rehearsal(torch, context.options.expect_cuda),
         "settings": context.facts["nccl_settings"],
-        "collect_s": round(time.monotonic() - started, 3),
         "ranks": [row],
     }
 
@@ -244,22 +231,15 @@ def _shared_memory(ranks: Sequence[RankFacts]) -> list[Finding]:
 
 
 def _differing_values(finding_id: str, name: str, ranks: Sequence[RankFacts]) -> list[Finding]:
-    """One finding for each value that differs from the majority's; one about all ranks if there is
+    """A finding about the ranks whose value differs from the majority's; about all ranks if there is
     no majority."""
     ranks_by_value = grouped((getattr(rank, name), rank.rank) for rank in ranks)
-    texts = {
-        value: f"{'absent' if value is None else value} on {name_ranks(having)}"
-        for value, having in ranks_by_value.items()
-    }
-    if len(texts) < 2:
+    if len(ranks_by_value) < 2:
         return []
     most = majority(ranks_by_value.values())
-    if not most:
-        message = f"{name} is {', '.join(texts.values())}"
-        return [Finding(finding_id, message, tuple(rank.rank for rank in ranks))]
-    common = next(texts[value] for value, having in ranks_by_value.items() if having is most)
-    return [
-        Finding(finding_id, f"{name} is {texts[value]}, but {common}", tuple(having))
+    texts = [
+        f"{'absent' if value is None else value} on {name_ranks(having)}"
         for value, having in ranks_by_value.items()
-        if having is not most
     ]
+    differing = tuple(rank.rank for rank in ranks if rank.rank not in most)
+    return [Finding(finding_id, f"{name} is {', '.join(texts)}", differing)]

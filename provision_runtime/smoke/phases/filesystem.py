@@ -53,8 +53,6 @@ RACE_PAUSE_S = 1.0
 VISIBLE_LIMIT_S = 30.0
 VISIBLE_LIMIT_QUICK_S = 10.0
 VISIBLE_POLL_S = 0.01
-# Files that do not appear may mean that the folder no longer exists: check that after this time.
-MOVED_CHECK_S = 0.5
 # A busy machine may be slow once: a durable write is called slow only when every attempt is.
 SLOW_ATTEMPTS = 2
 DURABLE_BYTES = 64 << 10
@@ -212,10 +210,7 @@ def _visible_s(probe: FolderProbe, writers: Sequence[int]) -> dict[str, float]:
         for rank in writers:
             if str(rank) not in seconds and _is_complete(probe, rank):
                 seconds[str(rank)] = round(time.monotonic() - started, 4)
-        waited_s = time.monotonic() - started
-        if len(seconds) == len(writers) or waited_s > limit_s:
-            return seconds
-        if waited_s > MOVED_CHECK_S and probe.has_moved():
+        if len(seconds) == len(writers) or time.monotonic() - started > limit_s:
             return seconds
         time.sleep(VISIBLE_POLL_S)
 

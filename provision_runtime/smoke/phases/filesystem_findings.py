@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Dict, Optional
 from ...fs import mounts
 from ...report import model
 from ...report.text import format_bytes
-from .. import measurement
 from ..outcome import Finding, Outcome, grouped, merge_equal
 
 if TYPE_CHECKING:
@@ -89,19 +88,12 @@ def judge(target: str, observations: Observations) -> Outcome:
     broken = any(finding.id in FATAL for finding in findings)
     visible_s = [value for item in observations for value in item.visible_s.values()]
     sync_s = [item.sync_s for item in observations if item.sync_s is not None]
-    mount_by_host: dict[str, tuple[str, str]] = {}
-    for rank, observation in enumerate(observations):
-        mount_by_host.setdefault(observation.host, (str(rank), str(observation.located)))
-    mount = observations[0].located.mount
-    space = observations[0].space
+    mount, space = observations[0].located.mount, observations[0].space
     data = {
         "folder": target,
-        "mounts": dict(mount_by_host.values()),
+        "mounts": {str(rank): str(item.located) for rank, item in enumerate(observations)},
         "options": mount and mount.options,
-        "visible_s": _median_and_max(visible_s),
-        "sync_s": _median_and_max(sync_s),
         "locks": locks,
-        "races": sum(observation.races for observation in observations),
         "space": space,
     }
     parts = []
@@ -205,8 +197,7 @@ def _slow_operations(target: str, observations: Observations) -> Iterator[Findin
     ):
         slow_ranks = [rank for rank in seconds if seconds[rank] > SLOW_S]
         if slow_ranks:
-            worst, median = max(seconds.values()), measurement.median(list(seconds.values()))
-            message = f"{operation} {worst:.1f} s in {target} (median of all ranks {median:.3f} s)"
+            message = f"{operation} {max(seconds.values()):.1f} s in {target}"
             yield Finding("folder-slow", message, tuple(slow_ranks))
 
 
@@ -223,7 +214,3 @@ def _low_space(target: str, observations: Observations) -> Iterator[Finding]:
         if low:
             message = f"only {describe(min(low.values()))} are left in {target}"
             yield Finding("space-low", message, tuple(low))
-
-
-def _median_and_max(values: Sequence[float]) -> dict[str, float] | None:
-    return {"median": measurement.median(values), "max": max(values)} if values else None

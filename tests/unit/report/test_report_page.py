@@ -74,12 +74,6 @@ def html(tmp_path: Path, *documents: dict[str, Any], remake: str = "provision") 
 def rich(host: str = "node1", factor: float = 1.0, **changes: Any) -> dict[str, Any]:
     """A passport with everything that a page can show."""
     sizes = [8, 1024, *(MIB << shift for shift in range(0, 11, 2))]
-    reference = {
-        "name": "8 x H200",
-        "source": "a page",
-        "condition": "NVLS",
-        "from_bytes": 256 * MIB,
-    }
     rows = [
         row(
             size,
@@ -92,9 +86,9 @@ def rich(host: str = "node1", factor: float = 1.0, **changes: Any) -> dict[str, 
         for dtype in ("float32", "bfloat16")
     ]
     smoke_report = evidence.report(
-        phase(data={"p50_us_by_rank": [50.0, 52.0, 48.0, 50.0, 50.0, 49.0, 51.0, 5.0]}),
-        collectives(*rows, row(MIB, collective="broadcast", ranks=8), expected={"all_reduce": reference}),
-        phase("compute", data={"units": {"copy": "GB/s"}, "ranks": [{"rank": rank, "copy": 2700.0 + rank} for rank in range(8)]}),
+        phase(data={"p50_us": 50.0}),
+        collectives(*rows, row(MIB, collective="broadcast", ranks=8)),
+        phase("compute", data={"ranks": [{"rank": rank, "copy": 2700.0 + rank} for rank in range(8)]}),
         phase("ddp", verdict="fail", message="in short", findings=[finding(), finding(id="slow-rank", verdict="warn", ranks=[0, 1, 2])]),
         world_size=8, hosts=[host], skipped=["checkpoint"], **changes,
     )  # fmt: skip
@@ -134,7 +128,7 @@ def test_page_is_self_contained(tmp_path: Path) -> None:
 def test_every_section_is_present(tmp_path: Path) -> None:
     page = Page(html(tmp_path, rich(), rich("node2", 0.8)))
     for text in ("torch2.3-cuda12.1-py311 on 2 hosts", "wrong-value", "check its memory", "ranks 0-2", "skipped", "in short",
-                 "all_reduce", "broadcast", "Expected of all_reduce: 8 x H200", "Pins", "cuda-graph-hang",
+                 "all_reduce", "broadcast", "Pins", "cuda-graph-hang",
                  "H100", "256 MiB"):  # fmt: skip
         assert text in page.text, text
     assert page.all("html")[0]["lang"] == "en"

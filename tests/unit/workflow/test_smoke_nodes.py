@@ -1,9 +1,9 @@
-"""Smoke tests over nodes: what a group's verdict follows from, which nodes are drained, and the
-report with every node."""
+"""Smoke tests over nodes: what a group's verdict follows from, and the report with every node."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,11 @@ from provision.verbs.smoke.output import smoke_nodes_lines
 from provision.workflow.context import Context
 from provision.workflow.passport import record_smoke_over_nodes
 from provision.workflow.plan import BuildRequest, make_plan
-from provision.workflow.smoke import drain_policy
 from provision.workflow.smoke import node_groups as groups
 from provision.workflow.smoke import nodes as smoke_nodes
 from provision.workflow.smoke import nodes_report as smoke_nodes_report
 from provision.workflow.smoke.isolation import Isolation
 from provision.workflow.smoke.node_groups import (
-    GroupFinding,
     GroupResult,
     PreparedNode,
     with_runtime_finding,
@@ -34,7 +32,7 @@ from provision.workflow.smoke.node_groups import (
 from provision.workflow.smoke.nodes_report import NodesResult, Round
 from provision_runtime.node.results import RanksResult
 from provision_runtime.report import findings as catalog
-from provision_runtime.report.findings import NODE_FAULTS, TIME_FINDINGS
+from provision_runtime.report.findings import NODE_FAULTS
 from tests import evidence
 from tests.paths import DATA
 from tests.progress import Recorder
@@ -157,64 +155,9 @@ def test_a_crash_explains_an_unfinished_report() -> None:
     assert named(result) == [("rank-died", ("n1",))]
 
 
-def failed(group: tuple[str, ...], *findings: tuple[str, tuple[str, ...]]) -> GroupResult:
-    entries = [
-        GroupFinding(id=id, verdict="fail", phase="any", nodes=nodes, message="why", advice="do")
-        for id, nodes in findings
-    ]
-    return GroupResult(group=group, verdict="fail", ranks={}, findings=tuple(entries))
-
-
-BAD_3 = Isolation(bad_nodes=("n3",))
-
-
-def test_bad_node_is_drained_with_the_id_of_the_finding() -> None:
-    results = [
-        failed(("n1", "n2", "n3"), ("rank-missing", ("n3",))),
-        failed(("n1", "n3"), ("rank-missing", ("n3",)), ("store-filtered", ("n3",))),
-    ]
-    decision = drain_policy.decide(BAD_3, results, [], 1)
-    assert decision.drained == {"n3": "provision smoke: store-filtered"}
-    assert decision.not_drained == {}
-
-
-@pytest.mark.parametrize("id", [*sorted(TIME_FINDINGS), "torch-broken"])
-def test_what_is_no_fault_of_the_node_drains_none(id: str) -> None:
-    decision = drain_policy.decide(BAD_3, [failed(("n3",), (id, ("n3",)))], [], 10)
-    assert decision.drained == {}
-    reason = decision.not_drained["n3"]
-    assert id in reason and ("slow" in reason) == (id in TIME_FINDINGS)
-
-
-def test_suspects_links_and_nodes_without_results_are_never_drained() -> None:
-    results = [failed(("n1", "n2"), ("peer-unreachable", ("n1", "n2")))]
-    unclear = Isolation(suspects=("n1",), bad_links=(("n1", "n2"),), untested=("n2",))
-    assert drain_policy.decide(unclear, results, [], 10) == drain_policy.DrainDecision()
-
-
-@pytest.mark.parametrize(
-    ("reasons", "limit", "count"),
-    [
-        ((), 2, 2),
-        ((), 1, 0),
-        (("provision smoke: gpu-lost",), 2, 0),  # drained earlier
-        (("new power supply",), 2, 2),
-    ],
-)
-def test_more_bad_nodes_than_the_limit_drain_none(
-    reasons: tuple[str, ...], limit: int, count: int
-) -> None:
-    results = [failed((name,), ("gpu-lost", (name,))) for name in ("n1", "n2")]
-    left_out = [node("n9", state="drained", reason=reason) for reason in reasons]
-    decision = drain_policy.decide(Isolation(bad_nodes=("n1", "n2")), results, left_out, limit)
-    assert len(decision.drained) == count
-    assert len(decision.not_drained) == 2 - count
-
-
 def test_faults_of_nodes_are_findings_of_the_catalog_and_fail() -> None:
-    for id in NODE_FAULTS | TIME_FINDINGS:
+    for id in NODE_FAULTS:
         assert catalog.CATALOG[id].verdict == "fail"
-    assert not NODE_FAULTS & TIME_FINDINGS
 
 
 def test_reasons_of_preparing_are_registered() -> None:
@@ -235,7 +178,6 @@ def nodes_result(**fields: Any) -> NodesResult:
         "whole": None,
         "rounds": (),
         "isolation": None,
-        "drain": None,
         "without_folder": (),
         "evidence": Path("/evidence"),
     }
@@ -267,14 +209,14 @@ def test_nodes_with_the_same_problem_share_a_line_that_says_what_to_do() -> None
     assert sum(REASONS["refused"].advice in line for line in lines) == 1
 
 
-def nodes_document() -> dict[str, Any]:
-    """The report of a test on four nodes: one bad, one left out, one that did not respond."""
+def failed_result() -> NodesResult:
+    """The result of a test on four nodes: one bad, one left out, one that did not respond."""
     whole = judge(reply("n1", failing_report("wrong-value", [1]), status=1), reply("n2"))
     tested = tuple(
         PreparedNode(node=node(name), python="/p", host=f"host-{name}", address="", port=1, gpus=0)
         for name in ("n1", "n2")
     )
-    result = nodes_result(
+    return nodes_result(
         verdict="fail",
         job="7",
         tested=tested,
@@ -284,7 +226,18 @@ def nodes_document() -> dict[str, Any]:
         rounds=(Round(purpose="all together", results={whole.group: whole}),),
         isolation=Isolation(bad_nodes=("n2",)),
     )
-    return smoke_nodes_report.document(result)
+
+
+def nodes_document() -> dict[str, Any]:
+    return smoke_nodes_report.document(failed_result())
+
+
+def test_command_that_drains_a_bad_node_is_printed_for_faults_of_nodes_only() -> None:
+    command = "scontrol update NodeName=n2 State=DRAIN Reason='provision smoke: wrong-value'"
+    assert f"to drain it: {command}" in smoke_nodes_lines(failed_result())
+    slow = judge(reply("n1", failing_report("rank-missing", [1]), status=1), reply("n2"))
+    result = replace(failed_result(), whole=slow, rounds=())
+    assert "scontrol" not in " ".join(smoke_nodes_lines(result))
 
 
 STATES = {"n1": "tested", "n2": "bad", "n3": "left out", "n4": "untested"}
@@ -336,8 +289,6 @@ def test_passport_and_page_say_which_nodes_passed_and_when(
     [
         (["--pairs"], "--pairs needs --on"),
         (["--nodes", "2"], "--nodes needs --on"),
-        (["--drain"], "--drain needs --on"),
-        (["--on", "ssh:h1", "--drain"], "--drain needs nodes of Slurm"),
         (["--on", "ssh:h1", "--image"], "--image cannot be combined with --on"),
         (["--on", "ssh:h1", "--set", "only=checkpoint"], "needs a folder that all of them share"),
     ],

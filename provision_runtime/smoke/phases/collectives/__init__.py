@@ -20,11 +20,11 @@ from ....comm.addresses import interface_with
 from ....facts import libraries, nccl_log, wires
 from ....fs.files import read_text
 from ....report.codec import decode
-from ... import bandwidth, measurement, network, transport
+from ... import bandwidth, network, transport
 from ...outcome import Outcome, grouped
 from ...transport import RankTransports
 from ...wire_limit import HostWires, WireLimit, wire_limit
-from . import pairs, plan, results
+from . import plan, results
 from .measure import measure
 
 if TYPE_CHECKING:
@@ -40,28 +40,18 @@ def run(context: RankContext) -> Outcome:
     scope = _scope(context)
     rows, measured_here = measure(context, plan.rows(scope))
     measured: list[list[Measured]] = context.exchange("collectives measured", measured_here)
-    # GB/s of pairs of ranks; empty with too few. On processors it only rehearses, which the quick
-    # profile leaves out.
-    pair_rates = {}
-    is_rehearsal = context.options.quick and not context.on_gpu
-    if scope.ranks >= pairs.FEWEST_RANKS and not is_rehearsal:
-        pair_rates = pairs.table(context.exchange("pairs", pairs.measure(context)))
     gpus = context.exchange("transports", _transports(context))
     if context.env.rank != 0:
         return Outcome()
     lines = results.table(rows, measured)
-    hosts = [location.host for _, location in sorted(context.locations.items())]
     ranks = _ranks_over_nccl(gpus)
     limit = _wire_limit(ranks)
-    hardware = _hardware(context, len(set(hosts)))
+    hardware = _hardware(context, bool(ranks) and ranks[0].may_use_nvls)
     findings = [
         *results.wrong_value_findings(rows, measured),
-        # Gloo's rates depend on what else uses the processors.
-        *(pairs.weak_pairs(pair_rates, hosts) if ranks else ()),
         *transport.findings(ranks),
         *bandwidth.judge_lines(lines, hardware, limit),
     ]
-    collectives = dict.fromkeys(line["collective"] for line in lines)
     data = {
         "ranks": scope.ranks,
         "rows": lines,
@@ -69,13 +59,9 @@ def run(context: RankContext) -> Outcome:
             f"{plan.ALL_REDUCE} {dtype}": f"sums over {scope.ranks} ranks are not exact in {dtype}"
             for dtype in plan.inexact_types(scope)
         },
-        "note": None if scope.ranks > 1 else "busbw is not applicable to one rank",
-        "cpu_share": measurement.describe_cpu_share(context.cores),
         "hardware": asdict(hardware),
-        "expected": {name: bandwidth.published(hardware, name) for name in collectives},
         "slowest_wire": limit and asdict(limit),
         "transports": [{"rank": rank.rank, **rank.log.as_json()} for rank in ranks],
-        "pairs": [[*pair, round(gb_s, 3)] for pair, gb_s in sorted(pair_rates.items())],
     }
     return Outcome(results.summary(lines), tuple(findings), data)
 
@@ -108,6 +94,7 @@ def _transports(context: RankContext) -> dict[str, Any] | None:
             log = nccl_log.parse(lines, context.env.rank)
     except OSError:  # the user has it elsewhere: all is unknown
         log = nccl_log.Transports()
+    version = expectation.nccl_version(context.facts["torch"])
     interface = ""
     if context.is_first_of_host:
         try:
@@ -122,7 +109,7 @@ def _transports(context: RankContext) -> dict[str, Any] | None:
         "major": properties.major,
         "log": log.as_json(),
         "wires": wires.collect() if context.is_first_of_host else None,
-        "may_use_nvls": bandwidth.may_use_nvls(os.environ, _nccl_version(context)),
+        "may_use_nvls": bandwidth.may_use_nvls(os.environ, version),
         "address": libraries.gpu_pci_address(index) or "",
         "boot": read_text(BOOT).strip(),
         "interface": interface,
@@ -154,20 +141,12 @@ def _wire_limit(ranks: Sequence[RankTransports]) -> WireLimit | None:
     return wire_limit(hosts)
 
 
-def _nccl_version(context: RankContext) -> str | None:
-    """None if the ranks do not use NCCL."""
-    if context.backend != bandwidth.NCCL:
-        return None
-    return expectation.nccl_version(context.facts["torch"])
-
-
-def _hardware(context: RankContext, hosts: int) -> bandwidth.Hardware:
+def _hardware(context: RankContext, may_use_nvls: bool) -> bandwidth.Hardware:
     """What the expected bandwidth depends on."""
     device = bandwidth.CPU
     if context.on_gpu:
         import torch
 
         device = str(torch.cuda.get_device_name())
-    nvls = bandwidth.may_use_nvls(os.environ, _nccl_version(context))
-    ranks = context.env.world_size
-    return bandwidth.Hardware(device, ranks, hosts, nvls, context.backend)
+    ranks, hosts = context.env.world_size, len(context.hosts)
+    return bandwidth.Hardware(device, ranks, hosts, may_use_nvls, context.backend)

@@ -16,7 +16,6 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from ....dataclass import frozen
 from ... import test_values
 from .. import barrier
 from . import plan
@@ -41,47 +40,20 @@ class Measured(TypedDict, total=False):
     inputs_first_wrong: tuple[int, float, int] | None
 
 
-@frozen
-class Operation:
-    """One row's call. It never changes `inputs`, which is what this rank contributes, so they can
-    still be checked when a result is wrong. `prepare` resets the result, so that an earlier one is
-    not taken for this call's. `expected`: parts of the result; for each the ranks whose values add
-    up to it, and the index of the first value."""
-
-    inputs: torch.Tensor
-    prepare: Callable[[], Any]
-    call: Callable[[], Any]
-    expected: Sequence[tuple[torch.Tensor, Sequence[int], int]]
-
-
 class Buffers:
-    """Two arrays of the largest size that these rows need; every size uses their beginnings."""
+    """Two arrays of the largest size that these rows need; every size uses their beginnings. The call
+    never changes `inputs`, which is what this rank contributes, so they can still be checked when a
+    result is wrong."""
 
     def __init__(self, rows: Sequence[Row], device: str) -> None:
         import torch
 
-        elements = max(row.bytes for row in rows) // plan.ITEM_BYTES[rows[0].dtype]
+        elements = max(row.count for row in rows)
         self.inputs = torch.empty(elements, dtype=getattr(torch, rows[0].dtype), device=device)
         self.work = torch.empty_like(self.inputs)
 
-    def operation(self, row: Row, rank: int, ranks: int) -> Operation:
-        from torch import distributed
-
-        share, whole = row.count, row.count * ranks
-        if row.collective == plan.ALL_REDUCE:
-            inputs, work = self.inputs[:share], self.work[:share]
-            call = partial(distributed.all_reduce, work)
-            return Operation(inputs, partial(work.copy_, inputs), call, [(work, range(ranks), 0)])
-        if row.collective == plan.ALL_GATHER:
-            inputs, work = self.inputs[:share], self.work[:whole]
-            call = partial(distributed.all_gather_into_tensor, work, inputs)
-            parts = [(part, [sender], 0) for sender, part in enumerate(work.split(share))]
-            return Operation(inputs, partial(work.fill_, -1), call, parts)
-        inputs, work = self.inputs[:whole], self.work[:share]
-        call = partial(distributed.reduce_scatter_tensor, work, inputs)
-        return Operation(
-            inputs, partial(work.fill_, -1), call, [(work, range(ranks), rank * share)]
-        )
+    def of(self, row: Row) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.inputs[: row.count], self.work[: row.count]
 
 
 def measure(context: RankContext, rows: Sequence[Row]) -> tuple[list[Row], list[Measured]]:
@@ -108,9 +80,9 @@ def measure(context: RankContext, rows: Sequence[Row]) -> tuple[list[Row], list[
         pending_bytes -= dtype_bytes
         fitted = plan.fitted(planned, slowest, budget_s)
         for row in fitted:
-            _times_usec(context, row, buffers, row.warm_up)
+            times_usec(context, row, buffers, row.warm_up)
         for row, (_, entry) in zip(fitted, checks):
-            entry["times_usec"] = _times_usec(context, row, buffers, row.iterations)
+            entry["times_usec"] = times_usec(context, row, buffers, row.iterations)
             measured_rows.append(row)
             measured.append(entry)
     return measured_rows, measured
@@ -125,29 +97,22 @@ def _check(
     this_rank = context.env.rank
     ranks = range(context.env.world_size)
     keys = [test_values.key(f"{row.name}/{row.bytes}", rank) for rank in ranks]
-    operation = buffers.operation(row, this_rank, len(ranks))
-    test_values.fill(operation.inputs, keys[this_rank], row.largest)
+    inputs, work = buffers.of(row)
+    test_values.fill(inputs, keys[this_rank], row.largest)
     if context.options.fault("wrong-value", this_rank):
-        operation.inputs[operation.inputs.numel() // 2] += 1
-    operation.prepare()
-    collective, call = row.collective, operation.call
+        inputs[inputs.numel() // 2] += 1
+    work.copy_(inputs)
+    collective, call = plan.ALL_REDUCE, partial(distributed.all_reduce, work)
     if is_first and context.options.fault("other-collective", this_rank):
         # Like a program whose ranks took different branches.
-        collective, call = "broadcast", partial(distributed.broadcast, operation.expected[0][0], 0)
+        collective, call = "broadcast", partial(distributed.broadcast, work, 0)
     started = time.perf_counter()
     context.begin_collective(collective, f"{row.count} x {row.dtype}")
     call()
     context.synchronize()
     call_s = time.perf_counter() - started
-    wrong, first_wrong = 0, None
-    for part, senders, start in operation.expected:
-        part_keys = [keys[sender] for sender in senders]
-        count, first = test_values.count_wrong(part, part_keys, row.largest, start)
-        wrong += count
-        first_wrong = first_wrong or first
-    changed, first_changed = test_values.count_wrong(
-        operation.inputs, [keys[this_rank]], row.largest
-    )
+    wrong, first_wrong = test_values.count_wrong(work, keys, row.largest)
+    changed, first_changed = test_values.count_wrong(inputs, [keys[this_rank]], row.largest)
     return call_s, {
         "wrong": wrong,
         "first_wrong": first_wrong,
@@ -156,20 +121,18 @@ def _check(
     }
 
 
-def _times_usec(context: RankContext, row: Row, buffers: Buffers, repeats: int) -> list[float]:
-    operation = buffers.operation(row, context.env.rank, context.env.world_size)
-    return [round(value, 2) for value in time_operation(context, row, operation, repeats)]
+def times_usec(context: RankContext, row: Row, buffers: Buffers, repeats: int) -> list[float]:
+    """Microseconds of each call. All calls of the series are logged as one, before it begins. Each
+    begins with the inputs, not with an earlier result."""
+    from torch import distributed
 
-
-def time_operation(
-    context: RankContext, row: Row, operation: Operation, repeats: int
-) -> list[float]:
-    """Microseconds of each call. All calls of the series are logged as one, before it begins."""
+    inputs, work = buffers.of(row)
     detail = f"{row.count} x {row.dtype}, {repeats} times after a barrier"
-    context.begin_collective(row.collective, detail)
+    context.begin_collective(plan.ALL_REDUCE, detail)
     wait = barrier.backend_barrier(context)
     timed = on_gpu_usec if context.on_gpu else on_cpu_usec
-    return timed(operation.call, operation.prepare, wait, repeats)
+    times = timed(partial(distributed.all_reduce, work), partial(work.copy_, inputs), wait, repeats)
+    return [round(value, 2) for value in times]
 
 
 def on_cpu_usec(

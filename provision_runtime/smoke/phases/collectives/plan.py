@@ -16,10 +16,7 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 # Gloo in older releases of torch lacks bfloat16.
 TYPES = {"cpu": ("float32", "float16"), "cuda": ("float32", "bfloat16", "float16")}
-# Over NCCL, profile full also measures the two of sharded training. They divide one array among
-# the ranks: the size is that of the whole array, the count that of one share.
-ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER = "all_reduce", "all_gather", "reduce_scatter"
-DIVIDED = (ALL_GATHER, REDUCE_SCATTER)
+ALL_REDUCE = "all_reduce"
 # Up to this size an operation is all latency, and cheap enough to repeat often.
 LATENCY_BYTES = 256 * KIB
 SIZES = {
@@ -49,10 +46,9 @@ TIMED_SHARE = 0.5
 
 @frozen
 class Row:
-    """One line of the table. `count` is as nccl-tests counts: a share's elements where the array is
-    divided. `largest` is the largest test value whose sum is exact."""
+    """One line of the table, of `count` elements. `largest` is the largest test value whose sum is
+    exact."""
 
-    collective: str
     dtype: str
     bytes: int
     count: int
@@ -62,7 +58,7 @@ class Row:
 
     @property
     def name(self) -> str:
-        return f"{self.collective} {self.dtype}"
+        return f"{ALL_REDUCE} {self.dtype}"
 
 
 @frozen
@@ -83,15 +79,12 @@ def inexact_types(scope: Scope) -> list[str]:
 def rows(scope: Scope) -> list[Row]:
     types = TYPES[scope.device][:1] if scope.profile == "quick" else TYPES[scope.device]
     inexact = inexact_types(scope)
-    series = [(ALL_REDUCE, dtype) for dtype in types if dtype not in inexact]
-    if (scope.profile, scope.device) == ("full", "cuda"):
-        series += [(collective, "float32") for collective in DIVIDED]
-    # Small sizes that are divided among many ranks may come out as the same row.
-    unique: dict[Row, None] = {}
-    for collective, dtype in series:
-        for size in _sizes(scope, dtype):
-            unique[_row(scope, collective, dtype, size)] = None
-    return list(unique)
+    return [
+        _row(scope, dtype, size)
+        for dtype in types
+        if dtype not in inexact
+        for size in _sizes(scope, dtype)
+    ]
 
 
 def fitted(rows: Sequence[Row], call_s: Sequence[float], budget_s: float) -> list[Row]:
@@ -125,18 +118,13 @@ def _sizes(scope: Scope, dtype: str) -> list[int]:
     return fitting or smaller[-1:] or profile_sizes[:1]
 
 
-def _row(scope: Scope, collective: str, dtype: str, size: int) -> Row:
-    item_bytes = ITEM_BYTES[dtype]
-    shares = scope.ranks if collective in DIVIDED else 1
-    count = max(size // (item_bytes * shares), 1)
+def _row(scope: Scope, dtype: str, size: int) -> Row:
     warm_up, at_latency, at_bandwidth = REPEATS[scope.profile]
-    iterations = at_latency if size <= LATENCY_BYTES else at_bandwidth
     return Row(
-        collective,
         dtype,
-        bytes=count * item_bytes * shares,
-        count=count,
+        bytes=size,
+        count=size // ITEM_BYTES[dtype],
         warm_up=warm_up,
-        iterations=iterations,
+        iterations=at_latency if size <= LATENCY_BYTES else at_bandwidth,
         largest=test_values.largest(dtype, scope.ranks),
     )

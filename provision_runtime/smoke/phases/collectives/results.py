@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ....report.text import format_bytes, format_count
 from ... import measurement
 from ...outcome import Finding
+from .plan import ALL_REDUCE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,9 +31,9 @@ def _line(row: Row, entries: Sequence[Measured]) -> Line:
     medians = [measurement.median(times) for times in times_by_rank]
     iterations = measurement.slowest_of_ranks(times_by_rank)
     slowest_s = max(medians) / 1e6
-    busbw = measurement.busbw_gb_s(row.collective, row.bytes, slowest_s, len(medians))
+    busbw = measurement.busbw_gb_s(row.bytes, slowest_s, len(medians))
     return {
-        "collective": row.collective,
+        "collective": ALL_REDUCE,
         "dtype": row.dtype,
         "bytes": row.bytes,
         "count": row.count,
@@ -66,7 +67,7 @@ def wrong_value_findings(
                 more = f" (and {format_count(len(bad) - 1, 'more row')})" if len(bad) > 1 else ""
                 index, value, expected = entry[first_wrong]
                 message = (
-                    f"{row.collective} of {format_bytes(row.bytes)} in {row.dtype}{more}: "
+                    f"{ALL_REDUCE} of {format_bytes(row.bytes)} in {row.dtype}{more}: "
                     f"{format_count(entry[count], 'wrong element')} {where}; "
                     f"element {index} is {value:g} instead of {expected}"
                 )
@@ -77,9 +78,8 @@ def wrong_value_findings(
 
 
 def summary(lines: Sequence[Line]) -> str:
-    """The largest all_reduce of float32."""
-    main = [line for line in lines if line["collective"] == "all_reduce"]
-    largest = [line for line in main if line["dtype"] == main[0]["dtype"]][-1]
+    """The largest of float32."""
+    largest = [line for line in lines if line["dtype"] == lines[0]["dtype"]][-1]
     text = f"{format_count(len(lines), 'row')} exact on all ranks; {format_bytes(largest['bytes'])}"
     text += f" in {measurement.format_time(largest['time_us_max'])}"
     if largest["busbw_gb_s"] is None:

@@ -9,9 +9,7 @@ import pytest
 
 from provision_runtime.doctor.account import (
     home,
-    line_problem,
     quotas,
-    start_files,
 )
 from provision_runtime.doctor.machine import Machine
 from provision_runtime.doctor.packages import contamination
@@ -56,45 +54,6 @@ def test_a_home_that_is_missing(machine: Machine) -> None:
     machine.path("/home/alice").rmdir()
     message = "the home /home/alice cannot be written: there is no such folder"
     assert observed(home, machine) == [("home-unwritable", message)]
-
-
-@pytest.mark.parametrize(
-    "line,problem",
-    [
-        ("export PYTHONPATH=$HOME/lib:$PYTHONPATH", "sets PYTHONPATH"),
-        ("LD_LIBRARY_PATH=/usr/local/cuda/lib64", "sets LD_LIBRARY_PATH"),
-        ("export A=1 LD_PRELOAD=/x.so", "sets LD_PRELOAD"),
-        ("setenv LD_LIBRARY_PATH /opt/cuda/lib64", "sets LD_LIBRARY_PATH"),
-        ("set -gx PYTHONPATH $HOME/lib", "sets PYTHONPATH"),
-        ("PYTHONPATH+=:/x", "sets PYTHONPATH"),
-        ("# >>> conda initialize >>>", "lets conda put its own Python first"),
-        ("conda activate base", "activates another environment"),
-        (". ~/venv/bin/activate", "activates another environment"),
-        ("source ~/venv/bin/activate.fish", "activates another environment"),
-        ("module load gcc cuda/12.1", "loads the module cuda/12.1"),
-        ("ml Python/3.11.3", "loads the module Python/3.11.3"),
-        ("# export PYTHONPATH=/x", ""),
-        ("unset PYTHONPATH", ""),
-        ("export PYTHONPATH=", ""),
-        ("echo $LD_LIBRARY_PATH", ""),
-        ("export PATH=$HOME/bin:$PATH", ""),
-        ("module load gcc", ""),
-        ("alias conda='micromamba'", ""),
-    ],
-)
-def test_lines_of_start_files(line: str, problem: str) -> None:
-    assert line_problem(line).startswith(problem)
-    assert bool(line_problem(line)) == bool(problem)
-
-
-def test_a_line_is_named_with_its_file_and_number(machine: Machine) -> None:
-    file = machine.path("/home/alice/.bashrc")
-    file.write_text("true\n  export PYTHONPATH=/x\n# >>> conda initialize >>>\n")
-    ours, conda = start_files(machine)
-    assert ours["message"].startswith("~/.bashrc:2 sets PYTHONPATH")
-    assert ours["command"] == "${EDITOR:-vi} +2 /home/alice/.bashrc"
-    assert ours["evidence"][0]["value"] == "export PYTHONPATH=/x"
-    assert conda["message"].startswith("~/.bashrc:3 lets conda")
 
 
 def make_files(machine: Machine, *paths: str) -> None:

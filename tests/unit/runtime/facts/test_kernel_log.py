@@ -9,7 +9,6 @@ from provision_runtime.report.codec import packaged_json
 from provision_runtime.report.findings import BY_AREA
 
 XID = "[  900.1] NVRM: Xid (PCI:0000:1b:00): "
-FABRIC = "[Jul 23 2024 07:53:55] [ERROR] [tid 841] "
 LINK_DOWN = "[  912.0] mlx5_core 0000:9a:00.0 ib2: Link down"
 LINK_UP = "[  950.0] mlx5_core 0000:9a:00.0 ib2: Link up"
 IB = "[  901.0] mlx5_core 0000:ab:00.0 mlx5_5: Port: 1 Link "
@@ -46,20 +45,6 @@ CORRECTED_AER = "[  77.1] pcieport 0000:16:01.0: AER: Corrected error received: 
         ("nvidia-nvswitch2: SXid (PCI:0000:c4:00.0): 12020, Severity 5 Engine instance 00",
          "nvswitch-sxid", "egress sequence ID error"),
         ("nvidia-nvswitch2: SXid (PCI:0000:c4:00.0): 77777, Data {0x5}", "gpu-xid-unknown", "77777"),
-        (FABRIC + "detected NVSwitch fatal error 20034 on fid 0 on NVSwitch pci bus id "
-         "00000000:86:00.0 physical id 3 port 33", "nvswitch-sxid", "0000:86:00.0, at [Jul 23 2024"),
-        (FABRIC + "detected NVSwitch non-fatal error 12028 on fid 0", "gpu-event", "SXid 12028"),
-        (FABRIC + "failed to find the GPU handle 10187860174420860981 in the multicast team request",
-         "fabric-manager-error", "NVLS"),
-        (FABRIC + "Fabric Manager detected GPU NVL Fatal error on :", "fabric-manager-error", "GPU"),
-        (FABRIC.replace("ERROR", "WARNING") + "Trunk port failure detected for switch GUID 0xb0cf0e",
-         "fabric-manager-error", "0xb0cf0e"),
-        (FABRIC + "detected number of NVSwitches don't match with any supported system topology",
-         "fabric-manager-error", "stopped"),
-        (FABRIC + "something new", "fabric-manager-event", "once"),
-        (FABRIC.replace("ERROR", "INFO") + "Received an inband message", None, ""),
-        # Its package on a machine without NVSwitches.
-        (FABRIC + "query failed with error:WARNING Nothing to do [NV_WARN_NOTHING_TO_DO]", None, ""),
         ("NVRM: GPU 0000:29:00.0: GPU has fallen off the bus.", "gpu-xid", "0000:29:00.0"),
         ("NVRM: fallen off the bus and is not responding to commands.", "gpu-xid", ""),
         ("NVRM: GPU 0000:04:00.0: RmInitAdapter failed! (0x26:0xffff:1290)", "gpu-init-failed", "04"),

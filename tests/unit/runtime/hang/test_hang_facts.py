@@ -161,44 +161,6 @@ def test_question_and_collective_of_a_thread() -> None:
     assert (result.kind, result.line) == (model.COLLECTIVE, evaluating[1])
 
 
-LOCKS = """\
-def log(self):
-    with self.lock:
-        print()
-def run(self):
-    with self.logger.lock:
-        wait()
-def free(self):
-    self.lock.acquire()
-    work()
-    self.lock.release()
-    wait()
-"""
-
-
-@pytest.mark.parametrize(
-    ("line", "holder"), [(6, "writer"), (5, ""), (9, "writer"), (11, ""), (2, "")]
-)
-@pytest.mark.parametrize("module", ["", "/env/lib/python3.11/threading.py"])
-def test_lock_of_python_and_the_thread_that_holds_it(
-    tmp_path: Path, line: int, holder: str, module: str
-) -> None:
-    (tmp_path / "train.py").write_text(LOCKS)
-    waiting, other = (stacks.frame_at("f", "train.py", n, str(tmp_path)) for n in (2, line))
-    frames = [frame("__enter__", module), waiting] if module else [waiting]
-    threads = [Thread("MainThread", True, frames), Thread("writer", False, [other])]
-    seen = Look(10, Activity("S", 0.0, 0), threads, "", [])
-    result = state.judge(RANK, seen, seen, [], 2.0)
-    assert result.kind == model.WAITING and result.detail.startswith("for the lock self.lock")
-    assert ("its thread writer seems to hold it" in result.detail) == bool(holder)
-    # A lock that is not reentrant, acquired twice.
-    twice = look([*frames, stacks.frame_at("f", "train.py", 6, str(tmp_path))])
-    assert "this thread itself" in state.judge(RANK, twice, twice, [], 2.0).detail
-    # The same line in other code of Python's, such as a file that is read in a `with`.
-    reading = look([frame("read", "/env/lib/python3.11/codecs.py"), waiting])
-    assert state.judge(RANK, reading, reading, [], 2.0).detail == "in read"
-
-
 def test_lock_of_a_file_and_the_process_that_holds_it(tmp_path: Path) -> None:
     code = "import fcntl; fcntl.flock(open('data.lock', 'w'), fcntl.LOCK_EX)"
     with (tmp_path / "data.lock").open("w") as held:

@@ -20,28 +20,24 @@ def test_every_figure_names_its_source() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hardware", "collective", "gb_s"),
+    ("hardware", "gb_s"),
     [
-        (H200, "all_reduce", 482.26),
-        # What gathers is a ring, whatever the switch can do.
-        (H200, "all_gather", 367.61),
-        (H200_RING, "all_reduce", 367.61),
-        (bandwidth.Hardware("NVIDIA H200", 4, 1, nvls=True), "all_reduce", 363.3),
-        (bandwidth.Hardware("NVIDIA H200", 7, 1, nvls=True), "all_reduce", 460),
-        (A100, "all_reduce", 234.89),
-        (bandwidth.Hardware("NVIDIA B200", 8, 1, nvls=True), "all_reduce", 845.67),
-        (bandwidth.Hardware("NVIDIA B200", 8, 1), "all_reduce", 682.2),
+        (H200, 482.26),
+        (H200_RING, 367.61),
+        (bandwidth.Hardware("NVIDIA H200", 4, 1, nvls=True), 363.3),
+        (bandwidth.Hardware("NVIDIA H200", 7, 1, nvls=True), 460),
+        (A100, 234.89),
+        (bandwidth.Hardware("NVIDIA B200", 8, 1, nvls=True), 845.67),
+        (bandwidth.Hardware("NVIDIA B200", 8, 1), 682.2),
         # NCCL could sum in the switch, and does from 6 GPUs on.
-        (bandwidth.Hardware("NVIDIA B200", 5, 1, nvls=True), "all_reduce", 677.8),
-        (bandwidth.Hardware("NVIDIA H800", 8, 1, nvls=True), "all_reduce", 215),
-        (bandwidth.Hardware("NVIDIA H100 80GB HBM3", 8, 1, nvls=True), "all_reduce", 460),
-        (bandwidth.Hardware("NVIDIA H100 PCIe", 8, 1), "all_reduce", 35),
+        (bandwidth.Hardware("NVIDIA B200", 5, 1, nvls=True), 677.8),
+        (bandwidth.Hardware("NVIDIA H800", 8, 1, nvls=True), 215),
+        (bandwidth.Hardware("NVIDIA H100 80GB HBM3", 8, 1, nvls=True), 460),
+        (bandwidth.Hardware("NVIDIA H100 PCIe", 8, 1), 35),
     ],
 )
-def test_figures_are_found_by_hardware(
-    hardware: bandwidth.Hardware, collective: str, gb_s: float
-) -> None:
-    row = bandwidth.published(hardware, collective)
+def test_figures_are_found_by_hardware(hardware: bandwidth.Hardware, gb_s: float) -> None:
+    row = bandwidth.published(hardware)
     assert row is not None
     assert row["gb_s"] == gb_s
 
@@ -59,7 +55,7 @@ def test_figures_are_found_by_hardware(
     ],
 )
 def test_unknown_hardware_has_no_figure(hardware: bandwidth.Hardware) -> None:
-    assert bandwidth.published(hardware, "all_reduce") is None
+    assert bandwidth.published(hardware) is None
 
 
 def judged(

@@ -61,7 +61,8 @@ def judged(count: int = 2, **changes: dict[str, Any]) -> list[tuple[str, tuple[i
 def test_good_folder_has_no_finding_and_its_measurements() -> None:
     outcome = judge(observed(3))
     assert (outcome.findings, outcome.broken, outcome.verdict) == ((), False, "pass")
-    assert outcome.data["mounts"] == {"0": "nfs4 server:/x mounted at /shared"}
+    mount = "nfs4 server:/x mounted at /shared"
+    assert outcome.data["mounts"] == {"0": mount, "1": mount, "2": mount}
     assert outcome.data["options"] == "rw,nolock"
     assert outcome.data["locks"] == {"flock": "pass", "fcntl": "pass"}
     assert "visible within 0.01 s, a durable write takes 0.010 s, 1 TiB free" in outcome.message

@@ -15,9 +15,9 @@ from tests.unit.runtime.smoke.builders import log_of, rank_env
 
 
 def at(
-    phase: str, exchanges: int, collectives: int, step: str = "barrier", site: str = ""
+    phase: str, exchanges: int, collectives: int, step: str = "barrier", in_collective: bool = False
 ) -> postmortem.Position:
-    return postmortem.Position(phase, exchanges, collectives, step, site)
+    return postmortem.Position(phase, exchanges, collectives, step, in_collective)
 
 
 def state_of(rank: int, position: postmortem.Position, **fields: Any) -> postmortem.LastState:
@@ -65,18 +65,20 @@ def blamed(
 
 
 def test_rank_behind_is_blamed() -> None:
-    evidence = evidence_of(at("barrier", 3, 7, site="b.py:1"), at("barrier", 3, 6, "begin barrier"))
+    evidence = evidence_of(
+        at("barrier", 3, 7, in_collective=True), at("barrier", 3, 6, "begin barrier")
+    )
     assert blamed(evidence, 2) == [("rank-stuck", (1,))]
 
 
 def test_rank_that_skipped_a_collective_is_blamed_though_ahead() -> None:
-    evidence = evidence_of(at("barrier", 3, 56, site="b.py:1"), at("barrier", 4, 55))
+    evidence = evidence_of(at("barrier", 3, 56, in_collective=True), at("barrier", 4, 55))
     assert blamed(evidence, 2) == [("collective-skipped", (1,))]
 
 
 def test_ranks_in_different_collectives_are_distinguished() -> None:
     evidence = evidence_of(
-        at("barrier", 3, 7, "barrier", "b.py:1"), at("barrier", 3, 7, "all_reduce", "c.py:1")
+        at("barrier", 3, 7, "barrier", True), at("barrier", 3, 7, "all_reduce", True)
     )
     assert blamed(evidence, 2) == [("collective-mismatch", (1,))]
 
@@ -125,7 +127,7 @@ def test_consequence_of_another_ranks_end_is_no_finding() -> None:
 def test_rank_that_left_with_an_error_is_the_cause() -> None:
     left = {1: outcome.with_finding("checkpoint-failed", "no space", broken=True)}
     evidence = evidence_of(
-        at("checkpoint", 9, 7, site="c.py:1"), at("checkpoint", 9, 7), outcomes=left
+        at("checkpoint", 9, 7, in_collective=True), at("checkpoint", 9, 7), outcomes=left
     )
     assert blamed(evidence, 2) == [("checkpoint-failed", (1,))]
 
@@ -133,7 +135,7 @@ def test_rank_that_left_with_an_error_is_the_cause() -> None:
 def test_backend_error_is_the_cause_if_the_others_only_wait() -> None:
     raised = {0: outcome.with_finding("backend-error", "out of memory", broken=True)}
     waiting = evidence_of(
-        at("collectives", 3, 7), at("collectives", 3, 8, site="c.py:1"), outcomes=raised
+        at("collectives", 3, 7), at("collectives", 3, 8, in_collective=True), outcomes=raised
     )
     assert blamed(waiting, 2) == [("backend-error", (0,))]
     alive = evidence_of(

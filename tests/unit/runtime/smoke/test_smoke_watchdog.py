@@ -52,3 +52,28 @@ def test_the_backstop_needs_no_standard_error_of_python(change: str) -> None:
     )
     assert ended.returncode == 1
     assert "Timeout" in ended.stderr
+
+
+# The kernel's call may return without a signal: an answer with the number 0.
+NO_SIGNAL = """
+import os, signal, time
+from provision_runtime.smoke import watchdog
+
+wait, answers = signal.sigtimedwait, [signal.struct_siginfo((0,) * 7)]
+signal.sigtimedwait = lambda *arguments: answers.pop() if answers else wait(*arguments)
+
+def end(reason, cause):
+    print(reason, cause, len(answers), flush=True)
+    os._exit(0)
+
+watchdog.block_signals()
+watchdog.Watchdog(end, ends_at=time.monotonic() + 20).start()
+os.kill(os.getpid(), signal.SIGTERM)
+time.sleep(60)
+"""
+
+
+def test_an_answer_without_a_signal_ends_no_rank() -> None:
+    command = [sys.executable, "-c", NO_SIGNAL]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert ended.stdout == "ended by SIGTERM interrupted 0\n", ended.stderr
