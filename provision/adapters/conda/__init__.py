@@ -10,7 +10,6 @@ from provision.adapters.conda.install import index_channel, install_packages
 from provision.adapters.conda.matchspec import (
     as_wheel,
     channel_url,
-    is_newer,
     parse_requirement,
     spec_errors,
     spec_name,
@@ -39,7 +38,6 @@ __all__ = [
     "channel_url",
     "index_channel",
     "install_packages",
-    "is_newer",
     "parse_requirement",
     "published_rows",
     "read_archive_row",

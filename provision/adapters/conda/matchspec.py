@@ -88,16 +88,6 @@ def without_build(spec: str) -> str:
     return f"{name} {version}" if version else name
 
 
-def is_newer(version: str, other: str) -> bool:
-    """Whether a version is newer than another by conda's order."""
-    import rattler
-
-    try:
-        return bool(rattler.Version(version) > rattler.Version(other))
-    except Exception:
-        return version > other
-
-
 def unsatisfied(spec: str, packages: Mapping[str, LockedPackage]) -> str:
     """Why packages, by name, do not satisfy a requirement; empty if they do. A virtual package stands
     for what the machine offers.
