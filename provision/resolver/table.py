@@ -30,7 +30,6 @@ from provision.sources.base import Axis, Candidate, Verdict
 OPEN: Mapping[Axis, Any] = {
     "cuda": "auto",
     "python": None,
-    "nccl": None,
     "driver": None,
     "gpu": (),
     "glibc": None,

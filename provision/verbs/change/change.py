@@ -52,7 +52,7 @@ from provision.workflow.smoke.smoke import smoke_in
 
 PackageKey = Literal["conda", "pip"]
 # The keys that choose a build, and conda's names of what they choose.
-BUILD_KEYS = ("torch", "cuda", "python", "nccl", "cudnn")
+BUILD_KEYS = ("torch", "cuda", "python")
 OTHER_NAMES = {
     **dict.fromkeys(("pytorch", "pytorch-gpu"), "torch"),
     **dict.fromkeys(("cudatoolkit", "cuda-toolkit", "cuda-version", "pytorch-cuda"), "cuda"),

@@ -214,7 +214,7 @@ def test_every_printed_command_is_accepted_by_our_parser(tmp_path: Path) -> None
     texts = [entry.next_step for entry in proposal.account]
     texts += [step for note in proposal.notes for step in re.findall(r"`(provision [^`]+)`", note)]
     commands = [shlex.split(text) for text in texts if text.startswith("provision ")]
-    assert len(commands) >= 8
+    assert len(commands) >= 7
     for _, *words in commands:
         assert "NAME" not in words
         command: click.Command = cli
