@@ -388,19 +388,6 @@ def test_a_new_lock_makes_the_passport_one_of_another_lock(lab: Home, folder: Pa
     assert passport(lab)["outdated"] == "" and passport(lab)["smoke"] == {}
 
 
-def test_a_failed_smoke_test_undoes_the_change(lab: Home) -> None:
-    """The tiny torch passes none."""
-    record_pass(lab)
-    before, inode = contents(lab), prefix(lab).stat().st_ino
-    record = passport_file(lab).read_bytes()
-    result = lab.run("add", NAME, "toy", "--smoke")
-    assert result.returncode == 1, result.stderr
-    assert contents(lab) == before and passport_file(lab).read_bytes() == record
-    assert prefix(lab).stat().st_ino == inode and not imports(lab, "toy")
-    assert [path.name for path in prefix(lab).parent.iterdir()] == [NAME]
-    assert row(lab)["state"] == "current" and row(lab)["smoke"] == "prefix: pass"
-
-
 # Before what a change is killed: an audit event, and what it is about.
 STEPS = {
     "journal": ("os.rename", "/changes/"),
