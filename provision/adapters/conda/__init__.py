@@ -14,7 +14,6 @@ from provision.adapters.conda.matchspec import (
     spec_errors,
     spec_name,
     unsatisfied,
-    without_build,
     without_version,
 )
 from provision.adapters.conda.repodata import (
@@ -44,6 +43,5 @@ __all__ = [
     "spec_errors",
     "spec_name",
     "unsatisfied",
-    "without_build",
     "without_version",
 ]

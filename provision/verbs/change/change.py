@@ -272,10 +272,6 @@ def _not_requested(plan: Plan, names: Sequence[str], requested: Collection[str])
         listed = f"{plan.folder / SPEC} has no packages of its own that could be removed."
     for name in names:
         canonical = package_name(name)
-        needed_by = []
-        for package in plan.lock.packages:
-            if canonical in map(package_name, package.depends):
-                needed_by.append(package.name)
         key = _key_of(canonical)
         if key is not None:
             reason = f"`{name}` comes from the key `{key.name}` of spec.yml, not from a list"
@@ -285,11 +281,8 @@ def _not_requested(plan: Plan, names: Sequence[str], requested: Collection[str])
             reasons.append(f"{reason}: {change}, then `provision build {plan.name} --relock`")
             continue
         reason = f"spec.yml does not request `{name}`"
-        if needed_by:
-            verb = "needs" if len(needed_by) == 1 else "need"
-            reason += f"; {', '.join(sorted(needed_by))} {verb} it"
-        elif any(package_name(pin.requirement) == canonical for pin in plan.resolution.pins):
-            reason += "; it belongs to the build (`provision matrix explain` says why)"
+        if canonical in {package_name(package.name) for package in plan.lock.packages}:
+            reason += f"; `provision env tree {plan.name} {name}` says who needs it"
         else:
             reason += ", and the lock does not have it"
         reasons.append(reason)

@@ -256,16 +256,6 @@ def test_unknown_rows_are_counted_and_shown_on_request() -> None:
         ask(torch="2.15", cuda="13.0", gpu=("H100",))
 
 
-def test_driver_branch_without_a_version_gives_a_hint() -> None:
-    table = ask(driver="525", torch="2.3.1", source=("wheels",))
-    assert {table_row.cuda for table_row in table.cells} == {"11.8"}
-    assert table.hints == (
-        "Driver 525 may be older than 525.60.13: give the whole version to know.",
-    )
-    assert table.hints[0] in formats.terminal_lines(table)
-    assert not ask(driver="525.60.13", torch="2.3.1").hints
-
-
 def test_ptx_only_gpu_is_marked_with_the_nccl_caveat() -> None:
     table = ask(torch="2.3.1", gpu=("B200",))
     assert {table_row.source for table_row in table.cells} == {"conda-forge"}
