@@ -168,7 +168,7 @@ def test_add_and_remove_change_nothing_else(lab: Home, folder: Path, world: Serv
     assert result.returncode == 0, result.stderr
     # The index is asked about what is new, and not about all that stays.
     assert {path for path in world.log if "simple" in path} == {"/simple/toy/", "/simple/toyparts/"}
-    assert "added  toy" in result.stdout and "added  toyparts" in result.stdout
+    assert "added    toy 1.0" in result.stdout and "added    toyparts 1.5" in result.stdout
     assert "2 of" in result.stdout
     assert versions(lab) == {**was, "toy": "1.0", "toyparts": "1.5"}
     assert imports(lab, "toy, toyparts, torch, provision_runtime")
@@ -241,7 +241,7 @@ def test_quick_start_of_a_laptop(lab: Home, folder: Path) -> None:
         assert result.returncode == 0, result.stderr
         outputs[verb] = result.stdout
     assert outputs["run"] == "2.13.0+cpu\n"
-    assert "added  einops" in outputs["add"] and imports(lab, "einops")
+    assert "added    einops" in outputs["add"] and imports(lab, "einops")
     assert NAME in outputs["status"]
 
 
