@@ -28,7 +28,7 @@ from provision.environment.drift import Drift
 from provision.environment.kernel import KernelSpec
 from provision.image.registry.push import IndexResult, PushResult
 from provision.launch import FileFormat, JobFormat, RunFormat
-from provision.lockfile import LockDiff, VerifyReport
+from provision.lockfile import VerifyReport
 from provision.lockfile.tree import TreeNode
 from provision.resolver.explanation import Explanation
 from provision.resolver.table import Table
@@ -188,7 +188,6 @@ RESULTS = (
         },
     ),
     _result("lock-preview", "lock --dry-run", "the packages that would be locked", LockPreview),
-    _result("lock-diff", "lock diff", "package by package", LockDiff),
     _result(
         "lock-verify", "lock verify", "what is wrong with each lock", {"locks": [VerifyReport]}
     ),

@@ -24,7 +24,6 @@ from provision.catalog.hardware import (
     toolkits,
 )
 from provision.catalog.local_builds import TorchBuild
-from provision.catalog.nccl import nccl_on_conda_forge
 from provision.catalog.releases import (
     EXACT,
     Build,

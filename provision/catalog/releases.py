@@ -37,7 +37,6 @@ class LibraryFacts(NamedTuple):
     """The NCCL or cuDNN of a build, as the fields of `Build` have it."""
 
     version: str | None
-    floor: str | None
     source: str | None
 
 
@@ -83,8 +82,8 @@ class Build:
 
     def library(self, name: Library) -> LibraryFacts:
         if name == "nccl":
-            return LibraryFacts(self.nccl, self.nccl_floor, self.nccl_source)
-        return LibraryFacts(self.cudnn, self.cudnn_floor, self.cudnn_source)
+            return LibraryFacts(self.nccl, self.nccl_source)
+        return LibraryFacts(self.cudnn, self.cudnn_source)
 
     def for_platform(self, platform: Platform) -> Build:
         """The same build for another platform. Architectures are not known there unless a source

@@ -94,8 +94,6 @@ class Spec:
     torch: str
     cuda: str | None
     python: str | None = None
-    nccl: str | None = None
-    cudnn: str | None = None
     gpu: tuple[str, ...] = ()
     driver: str | None = None
     glibc: str | None = None
@@ -124,10 +122,6 @@ class Spec:
         """The items of `indexes` and `find_links`, each after its key and a colon."""
         indexes = [f"indexes: {text}" for text in self.indexes]
         return (*indexes, *(f"find_links: {text}" for text in self.find_links))
-
-    def library(self, name: Literal["nccl", "cudnn"]) -> str | None:
-        """The requested version of a library."""
-        return self.nccl if name == "nccl" else self.cudnn
 
 
 def _declared(table: str) -> dict[str, dict[str, Any]]:

@@ -7,7 +7,6 @@ Meanwhile the prefix has no marker: nobody takes it for an environment.
 
 from __future__ import annotations
 
-import filecmp
 import json
 import os
 import posixpath
@@ -24,7 +23,6 @@ from provision.adapters.installed_files import (
     byte_code_source,
     conda_records,
     path_rows,
-    record_hash,
 )
 from provision.core import disk_usage
 from provision.core.atomic import atomic_write, backup_path, remove_tree, staging_path
@@ -47,8 +45,7 @@ class WheelChange:
     """New wheels, installed in the staging directory, and what gives way to them.
 
     new: a lock of them alone. leaving: names.
-    outgoing, incoming: files and folders that are renamed, from the prefix on. shared: new files that
-    the prefix has already.
+    outgoing, incoming: files and folders that are renamed, from the prefix on.
     """
 
     prefix: Prefix
@@ -56,14 +53,12 @@ class WheelChange:
     leaving: frozenset[str]
     outgoing: tuple[str, ...]
     incoming: tuple[str, ...]
-    shared: tuple[str, ...]
     record: InstallRecord
 
     @property
     def size(self) -> int:
-        """The bytes of what leaves, and of what is new and does not come."""
-        paths = (*self.outgoing, *self.shared)
-        return sum(disk_usage.measure(self.prefix.path / path).size for path in paths)
+        """The bytes of what leaves."""
+        return sum(disk_usage.measure(self.prefix.path / path).size for path in self.outgoing)
 
     def records(self, staging: Path) -> tuple[str, ...]:
         """The names of all packages' records afterwards, see `package_records`."""
@@ -100,7 +95,7 @@ def prepare(
 
     cache: of byte code. Returns None, with nothing in the staging directory, if the prefix must be
     installed anew: other conda packages, a prefix that was changed by hand, or packages that have a
-    file in common with others, but with another content.
+    file in common with others.
     """
     path, staging = prefix.path, staging_path(prefix.path)
     if set(map(_identity, before.by("conda"))) != set(map(_identity, lock.by("conda"))):
@@ -136,15 +131,13 @@ def prepare(
     folders = {parent for file in files for parent in _parents(file)}
     folders |= {f"{posixpath.dirname(file)}/{bytecode.FOLDER}" for file in files}
     outgoing, _ = _outgoing(path, "", files, folders)
-    incoming, shared = [], []
+    incoming = []
     for file in _incoming(path, staging, "", outgoing):
         if file in outgoing or not os.path.lexists(path / file):
             incoming.append(file)
         elif byte_code_source(file):
             outgoing.append(file)
             incoming.append(file)
-        elif not (path / file).is_symlink() and filecmp.cmp(path / file, staging / file, False):
-            shared.append(file)
         else:  # of another package, or somebody's
             remove_tree(staging)
             return None
@@ -154,7 +147,6 @@ def prepare(
         leaving=leaving,
         outgoing=tuple(outgoing),
         incoming=tuple(incoming),
-        shared=tuple(shared),
         record=record,
     )
 
@@ -192,28 +184,17 @@ def undo(path: Path) -> bool:
 
 
 def _own_files(prefix: Prefix, leaving: Collection[str]) -> set[str] | None:
-    """The files of wheels that leave, from the prefix on, without those that wheels that stay have,
-    too. None if such a file is not as these have it, or if conda's packages have any of them."""
-    site = runtime_package.site_packages(prefix.path)
+    """The files of wheels that leave, from the prefix on. None if packages that stay have any of
+    them."""
     own: set[str] = set()
-    others: dict[str, set[str]] = {}
+    others: set[str] = set()
     for dist_info, paths in uv.recorded_wheels(prefix.path).items():
-        if canonicalize_name(dist_info.split("-")[0]) in leaving:
-            own |= paths
-        else:
-            others[dist_info] = paths
-    is_theirs: dict[str, bool] = {}
-    for dist_info, paths in others.items():
-        if shared := own & paths:
-            rows = b"\n" + (site / dist_info / "RECORD").read_bytes()
-            for path in shared:
-                content = (site / path).read_bytes() if (site / path).is_file() else b""
-                row = os.fsencode(f"\n{path},{record_hash(content)},")
-                is_theirs[path] = is_theirs.get(path, False) or row in rows
-    if not all(is_theirs.values()):
+        is_leaving = canonicalize_name(dist_info.split("-")[0]) in leaving
+        (own if is_leaving else others).update(paths)
+    if not own.isdisjoint(others):
         return None
-    inside = site.relative_to(prefix.path)
-    files = {posixpath.normpath(posixpath.join(inside, path)) for path in own - is_theirs.keys()}
+    inside = runtime_package.site_packages(prefix.path).relative_to(prefix.path)
+    files = {posixpath.normpath(posixpath.join(inside, path)) for path in own}
     for record in conda_records(prefix.path).values():
         if not files.isdisjoint(row["_path"] for row in path_rows(record)):
             return None

@@ -7,17 +7,15 @@ use it. A violation names the fact that contradicts the request, and that fact's
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 
 from provision import catalog, sources
-from provision.catalog import Library, version_key
+from provision.catalog import version_key
 from provision.catalog.mismatches import NO_SOURCE, code_mismatches, driver_mismatches
 from provision.core.errors import NoSuchBuild
 from provision.core.platforms import PLATFORM, Platform
 from provision.core.spec_fields import Spec
 from provision.resolver import python_versions
 from provision.sources.base import (
-    LIBRARY_TITLES,
     REQUESTED,
     Axis,
     Candidate,
@@ -27,7 +25,7 @@ from provision.sources.base import (
 )
 
 # What a request can give up to reach an existing build; the machine cannot change.
-CHANGEABLE: tuple[Axis, ...] = ("torch", "cuda", "source", "platform", "python", "nccl", "cudnn")
+CHANGEABLE: tuple[Axis, ...] = ("torch", "cuda", "source", "platform", "python")
 MACHINE: tuple[Axis, ...] = ("gpu", "driver", "glibc")
 
 
@@ -163,16 +161,6 @@ def _python_violation(candidate: Candidate, platform: Platform, python: str) -> 
     )
 
 
-def _library(library: Library, candidate: Candidate, spec: Spec) -> Iterator[Violation]:
-    """NCCL and cuDNN follow from the build, except where the solver may choose them."""
-    version = spec.library(library)
-    if version and candidate.build is None:
-        fact = f"{candidate} is a CPU build without {LIBRARY_TITLES[library]}"
-        yield Violation(axis=library, fact=fact, source=candidate.origin)
-    elif version:
-        yield from candidate.source.library_violations(library, candidate, spec, version)
-
-
 def _gpu(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
     """The build must hold code for every GPU of the request."""
     if candidate.build is None:
@@ -246,8 +234,6 @@ CONSTRAINTS: dict[Axis, Callable[[Candidate, Spec], Iterator[Violation]]] = {
     "source": _source,
     "platform": _platform,
     "python": _python,
-    "nccl": partial(_library, "nccl"),
-    "cudnn": partial(_library, "cudnn"),
     "gpu": _gpu,
     "driver": _driver,
     "glibc": _glibc,

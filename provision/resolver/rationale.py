@@ -3,6 +3,7 @@ comments."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -24,6 +25,7 @@ from provision.sources.base import (
 # conda-lock's own default for Linux (its default-virtual-packages.yaml): what a 2018 distribution
 # has.
 DEFAULT_GLIBC = "2.28"
+NCCL = re.compile(r"(?:\S+::)?nccl *={1,2} *([\d.]+?)(?:\.\*)?")
 GLIBC_SOURCE = "conda-lock's default-virtual-packages.yaml"
 
 
@@ -134,14 +136,13 @@ def driver_floor(spec: Spec, candidate: Candidate) -> str | None:
 
 
 def nccl(spec: Spec, candidate: Candidate) -> str | None:
-    """The NCCL that is known before solving: the build's, or the request's if the solver
+    """The NCCL that is known before solving: the build's, or that of `conda:` if the solver
     chooses."""
     build = candidate.build_for(spec.platforms[0])
-    if build is None:
-        return None
-    if build.nccl is None and candidate.source.solver_chooses_libraries:
-        return spec.nccl
-    return build.nccl
+    if build is None or build.nccl or not candidate.source.solver_chooses_libraries:
+        return build.nccl if build else None
+    versions = filter(None, map(NCCL.fullmatch, spec.conda))
+    return next((match[1] for match in versions), None)
 
 
 def source_reason(described: Spec, candidate: Candidate) -> str:

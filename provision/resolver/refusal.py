@@ -46,13 +46,9 @@ def no_such_build(spec: Spec, leads_to: Callable[[Spec], Candidate | None]) -> N
 
 
 def _offer(neighbor: Neighbor) -> str:
-    """The options to use instead, those to leave out, and the source of the build if the options do
-    not name it."""
-    remarks = []
-    if neighbor.spec.source == sources.AUTO:
-        remarks.append(neighbor.candidate.source.name)
-    remarks += [f"without {axis}" for axis in neighbor.dropped]
-    return f"`{neighbor.options}`" + (f" ({', '.join(remarks)})" if remarks else "")
+    """The options to use instead, and the source of the build if they do not name it."""
+    is_open = neighbor.spec.source == sources.AUTO
+    return f"`{neighbor.options}`" + (f" ({neighbor.candidate.source.name})" if is_open else "")
 
 
 def described_request(spec: Spec) -> str:
@@ -63,8 +59,6 @@ def described_request(spec: Spec) -> str:
     for title, value in (
         ("CUDA", spec.cuda),
         ("Python", spec.python),
-        ("NCCL", spec.nccl),
-        ("cuDNN", spec.cudnn),
         ("driver", spec.driver),
         ("glibc", spec.glibc),
     ):

@@ -100,8 +100,6 @@ def _name(spec: Spec, exact: Spec, candidate: Candidate) -> str:
         exact,
         source=sources.AUTO,
         torch=torch,
-        nccl=None,
-        cudnn=None,
         gpu=(),
         driver=None,
         glibc=None,

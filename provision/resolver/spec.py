@@ -36,6 +36,10 @@ NAME_LENGTH = 100
 # What people pass as a package and is a file of packages. (ruamel.yaml is a package.)
 FILE_NAME = re.compile(r"[^\s=<>@]*\.txt|[^\s=<>@]*requirements[^\s=<>@]*\.in|environment\.ya?ml")
 
+# What takes the place of keys that a spec had.
+_BY_BUILD = "each build of torch has its own; of conda-forge's, `conda: [{0}=VERSION]` chooses it"
+REMOVED_KEYS = {name: _BY_BUILD.format(name) for name in ("nccl", "cudnn")}
+
 KEYS = tuple(key.name for key in SPEC_KEYS)
 GPU_KEYS = tuple(key.name for key in SPEC_KEYS if key.is_gpu_key)
 _KEYS_BY_NAME = {key.name: key for key in SPEC_KEYS}
@@ -244,6 +248,9 @@ def _mistakes(
     mistakes = []
     for name, value in content.items():
         key = _KEYS_BY_NAME.get(name)
+        if name in REMOVED_KEYS:
+            mistakes.append((name, f"`{name}` is no key of a spec any more: {REMOVED_KEYS[name]}."))
+            continue
         if key is None:
             listed = ", ".join(KEYS)
             mistakes.append((str(name), f"`{name}` is not a key of a spec; the keys are {listed}."))

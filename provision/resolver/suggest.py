@@ -1,6 +1,6 @@
 """The existing combinations nearest to a request that has no build.
 
-Those come first that change the fewest choices (torch, CUDA, source, platform, Python, NCCL, cuDNN),
+Those come first that change the fewest choices (torch, CUDA, source, platform, Python),
 each by as little as possible. The machine (GPU, driver, glibc) never changes.
 """
 
@@ -19,7 +19,7 @@ from provision.core.platforms import PLATFORM
 from provision.core.spec_fields import Spec
 from provision.resolver import constraints, python_versions
 from provision.resolver.constraints import CHANGEABLE, MACHINE
-from provision.sources.base import LIBRARY_TITLES, Axis, Candidate
+from provision.sources.base import Axis, Candidate
 
 # More than any number of minor versions.
 MAJOR = 100
@@ -34,11 +34,6 @@ class Neighbor:
     changed: tuple[Axis, ...]
 
     @property
-    def dropped(self) -> tuple[Axis, ...]:
-        """The libraries whose version the new request leaves open."""
-        return tuple(axis for axis in self.changed if axis in LIBRARY_TITLES)
-
-    @property
     def options(self) -> str:
         """The options for the command line."""
         spec = self.spec
@@ -46,9 +41,7 @@ class Neighbor:
         arguments += ["--cuda", spec.cuda] if spec.cuda else ["--cpu"]
         if spec.source != sources.AUTO:
             arguments += ["--source", spec.source]
-        for name in ("python", "nccl"):
-            value = getattr(spec, name)
-            arguments += [f"--{name}", value] if value else []
+        arguments += ["--python", spec.python] if spec.python else []
         if "platform" in self.changed or spec.platforms != (PLATFORM,):
             for platform in spec.platforms:
                 arguments += ["--platform", platform]

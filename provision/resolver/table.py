@@ -16,7 +16,7 @@ from dataclasses import field, replace
 from typing import Any
 
 from provision import catalog, sources
-from provision.catalog import Edition, Release, version_key
+from provision.catalog import Edition, Release
 from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec, NoSuchBuild
 from provision.core.platforms import Platform
@@ -30,7 +30,6 @@ from provision.sources.base import Axis, Candidate, Verdict
 OPEN: Mapping[Axis, Any] = {
     "cuda": "auto",
     "python": None,
-    "nccl": None,
     "driver": None,
     "gpu": (),
     "glibc": None,
@@ -152,7 +151,6 @@ class Table:
     cells: tuple[TableRow, ...]
     hidden: int
     hidden_by: dict[str, int]
-    hints: tuple[str, ...] = ()  # better queries, for which more is known
     facts: Edition = field(default_factory=catalog.edition)
 
 
@@ -167,16 +165,10 @@ def build_table(query: Query) -> Table:
         rows, hidden = possible, []
     else:
         rows, hidden = [row for row in possible if not row.not_known], uncertain
-    # A bare branch does not say which of its drivers is meant.
-    floors = {row.driver for row in uncertain if "driver" in row.not_known and row.driver}
-    hints = tuple(
-        f"Driver {query.request.driver} may be older than {floor}: give the whole version to know."
-        for floor in sorted(floors, key=version_key)
-    )
     if not rows:
-        raise _nothing_fits(query, hidden, hints)
+        raise _nothing_fits(query, hidden)
     hidden_by = Counter(part for row in hidden for part in row.not_known)
-    return Table(cells=tuple(rows), hidden=len(hidden), hidden_by=dict(hidden_by), hints=hints)
+    return Table(cells=tuple(rows), hidden=len(hidden), hidden_by=dict(hidden_by))
 
 
 def _possible_rows(query: Query) -> Iterator[TableRow]:
@@ -236,13 +228,12 @@ def _row(
     )
 
 
-def _nothing_fits(query: Query, hidden: Sequence[TableRow], hints: Sequence[str]) -> NoSuchBuild:
+def _nothing_fits(query: Query, hidden: Sequence[TableRow]) -> NoSuchBuild:
     """Advice which part of the query to give up: each one that alone is enough."""
     advice = []
     if hidden:
         parts = ", ".join(sorted({part for row in hidden for part in row.not_known}))
         advice.append(f"{len(hidden)} might ({parts} not known): show them with --unknown.")
-        advice += hints
     relaxed: dict[str, Query] = {}
     for axis in query.axes:
         relaxed[axis] = replace(query, request=replace(query.request, **{axis: OPEN[axis]}))

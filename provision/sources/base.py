@@ -27,15 +27,12 @@ from provision.core.spec_fields import Spec
 from provision.core.types import Choice, LockedPackage, Manager, Pin, Resolution
 
 # What a candidate is judged by, in the order in which a request is read.
-Axis = Literal[
-    "torch", "cuda", "source", "platform", "python", "nccl", "cudnn", "gpu", "driver", "glibc"
-]
+Axis = Literal["torch", "cuda", "source", "platform", "python", "gpu", "driver", "glibc"]
 Verdict = Literal["fits", "ptx", "unknown", "no"]
 
 NOT_KNOWN = "not known"
 REQUESTED = "requested"
 COMPANION = "the release made for this torch"
-LIBRARY_TITLES: dict[Library, str] = {"nccl": "NCCL", "cudnn": "cuDNN"}
 
 
 @frozen
@@ -148,18 +145,6 @@ class Candidate:
                 newest = (build.glibc, build.glibc_source)
         return newest
 
-    def floor(
-        self, library: Library, platforms: Sequence[Platform]
-    ) -> tuple[str | None, str | None]:
-        """The oldest NCCL or cuDNN that the build accepts on all of the platforms, and the source
-        of that; None if not known."""
-        oldest: tuple[str | None, str | None] = (None, None)
-        for platform in self.common_platforms(platforms) if self.build else ():
-            _, floor, source = self.build_on(platform).library(library)
-            if floor and (oldest[0] is None or version_key(floor) > version_key(oldest[0])):
-                oldest = (floor, source)
-        return oldest
-
 
 class Source:
     """One place that PyTorch builds come from.
@@ -230,26 +215,6 @@ class Source:
         Facts decide, never what the network answers.
         """
         raise NotImplementedError
-
-    def library_violations(
-        self, library: Library, candidate: Candidate, spec: Spec, version: str
-    ) -> Iterator[Violation]:
-        """Why a CUDA build does not fit a request for this NCCL or cuDNN. Of builds with their own,
-        which cannot be exchanged: on every platform it must be known to be the requested version.
-        """
-        for platform in candidate.common_platforms(spec.platforms):
-            carried = candidate.build_on(platform).library(library)
-            if means(version, carried.version):
-                continue
-            carried_version = carried.version or "whose version is not known"
-            yield Violation(
-                axis=library,
-                fact=f"{candidate} carries {LIBRARY_TITLES[library]} {carried_version}, not "
-                f"{version}, and it cannot be exchanged",
-                source=carried.source or NO_SOURCE,
-                is_certain=carried.version is not None,
-            )
-            break
 
     # What a build is in environment.yml and in the lock.
 

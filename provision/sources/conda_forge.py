@@ -6,14 +6,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from provision import catalog
-from provision.catalog import Build, Companion, Library, Release, version_key
-from provision.catalog.facts import facts_table
+from provision.catalog import Build, Companion, Library, Release
 from provision.catalog.mismatches import NO_SOURCE
 from provision.core.platforms import PLATFORMS, Platform
 from provision.core.spec_fields import Spec
 from provision.core.types import Choice, Pin
-from provision.sources.base import REQUESTED, Candidate, Violation, means
+from provision.sources.base import Candidate
 from provision.sources.conda_channel import CondaChannelSource
 
 # A request for one version of the package that decides which CUDA libraries are installed.
@@ -49,12 +47,6 @@ class CondaForge(CondaChannelSource):
         reason = f"neither the default wheel nor the pytorch channel has {version} with CUDA {cuda}"
         return 2, reason
 
-    def library_violations(
-        self, library: Library, candidate: Candidate, spec: Spec, version: str
-    ) -> Iterator[Violation]:
-        violations = _nccl_violations if library == "nccl" else _cudnn_violations
-        yield from violations(candidate, spec, version)
-
     def channels(self, candidate: Candidate) -> tuple[str, ...]:
         return ()  # it is the default, and a request may name a mirror of it in its place
 
@@ -78,13 +70,10 @@ class CondaForge(CondaChannelSource):
                 )
             yield Pin(
                 manager="conda",
-                requirement=_matchspec("nccl", spec.nccl, parts=3),
-                reason=REQUESTED if spec.nccl else BY_SOLVER,
+                requirement="nccl",
+                reason=BY_SOLVER,
                 source=origin,
             )
-        if build and spec.cudnn:
-            requirement = _matchspec("cudnn", spec.cudnn, parts=4)
-            yield Pin(manager="conda", requirement=requirement, reason=REQUESTED, source=origin)
         if spec.companions:
             yield Pin(
                 manager="conda",
@@ -97,7 +86,7 @@ class CondaForge(CondaChannelSource):
         assert candidate.build is not None
         return Choice(
             what=library,
-            value=spec.library(library) or BY_SOLVER,
+            value=BY_SOLVER,
             reason="a shared package on conda-forge, chosen by the solver",
             source=candidate.build.library(library).source or NO_SOURCE,
         )
@@ -106,61 +95,3 @@ class CondaForge(CondaChannelSource):
         """Its solver chooses: torch 2.8 has torchvision 0.24 here and 0.23 among the wheels."""
         names = ("torchvision", "torchaudio")
         return tuple(Companion(name=name, version=None, source=NO_SOURCE) for name in names)
-
-
-def _nccl_violations(candidate: Candidate, spec: Spec, nccl: str) -> Iterator[Violation]:
-    build = candidate.build
-    assert build is not None
-    available = catalog.nccl_on_conda_forge(build.cuda)
-    compatible = [version for version in available if means(nccl, version)]
-    floor, floor_source = candidate.floor("nccl", spec.platforms)
-    if not compatible:
-        minors = dict.fromkeys(map(catalog.minor, available))
-        yield Violation(
-            axis="nccl",
-            fact=f"conda-forge is not known to have NCCL {nccl} for CUDA {build.cuda}; it has "
-            f"{', '.join(minors) or 'none'}",
-            source=facts_table("nccl")["source"],
-        )
-    elif floor is None:
-        yield Violation(
-            axis="nccl",
-            fact=f"which NCCL {candidate} takes is not known; the solver will tell",
-            source=NO_SOURCE,
-            rules_out=False,
-        )
-    elif all(version_key(version) < version_key(floor) for version in compatible):
-        yield Violation(
-            axis="nccl",
-            fact=f"{candidate} needs NCCL {floor} or later, not {nccl}",
-            source=floor_source or NO_SOURCE,
-        )
-
-
-def _cudnn_violations(candidate: Candidate, spec: Spec, cudnn: str) -> Iterator[Violation]:
-    """The solver chooses any cuDNN from the build's own on, within its major version."""
-    floor, source = candidate.floor("cudnn", spec.platforms)
-    if floor is None:
-        yield Violation(
-            axis="cudnn",
-            fact=f"which cuDNN {candidate} takes is not known; the solver will tell",
-            source=NO_SOURCE,
-            rules_out=False,
-        )
-        return
-    requested, oldest = version_key(cudnn), version_key(floor)
-    if requested[0] != oldest[0] or requested < oldest[: len(requested)]:
-        yield Violation(
-            axis="cudnn",
-            fact=f"{candidate} needs cuDNN {floor} or a later {oldest[0]}.x, not {cudnn}",
-            source=source or NO_SOURCE,
-        )
-
-
-def _matchspec(package: str, version: str | None, *, parts: int) -> str:
-    """A conda requirement for a version given by its first numbers. parts: how many numbers a whole
-    version has."""
-    if version is None:
-        return package
-    is_whole = version.count(".") >= parts - 1
-    return f"{package}={version}" if is_whole else f"{package}={version}.*"

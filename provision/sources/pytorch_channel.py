@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from provision.catalog import Build, Companion, Library, Release
-from provision.catalog.mismatches import NO_SOURCE
+from provision.catalog import Build, Companion, Release
 from provision.core.platforms import Platform
 from provision.core.spec_fields import Spec
 from provision.core.types import Pin
 from provision.sources.base import (
     Candidate,
-    Violation,
     companion_pins,
-    means,
 )
 from provision.sources.conda_channel import CondaChannelSource
 
@@ -40,22 +37,6 @@ class PytorchChannel(CondaChannelSource):
     def preference(self, candidate: Candidate, platforms: Sequence[Platform]) -> tuple[int, str]:
         version, cuda = candidate.release.version, candidate.cuda
         return 1, f"the default wheel of {version} has another CUDA; the pytorch channel has {cuda}"
-
-    def library_violations(
-        self, library: Library, candidate: Candidate, spec: Spec, version: str
-    ) -> Iterator[Violation]:
-        """A build string holds only three of cuDNN's four numbers."""
-        assert candidate.build is not None
-        carried = candidate.build.cudnn
-        if library == "nccl" or carried is None or not means(carried, version):
-            yield from super().library_violations(library, candidate, spec, version)
-        elif version != carried:
-            yield Violation(
-                axis="cudnn",
-                fact=f"{candidate} carries cuDNN {carried}; whether that is {version} is not known",
-                source=candidate.build.cudnn_source or NO_SOURCE,
-                rules_out=False,
-            )
 
     def channels(self, candidate: Candidate) -> tuple[str, ...]:
         """It must come first: the order of channels decides between CUDA and CPU

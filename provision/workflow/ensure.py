@@ -264,8 +264,7 @@ def new_lock(
 
 def diff_with(path: Path, text: str) -> locks.LockDiff:
     """How a lock would differ with this text."""
-    titles = ("the present lock", "the new lock")
-    return locks.diff_locks(locks.read_file(path), locks.read_file(path, text.encode()), titles)
+    return locks.diff_locks(locks.read_file(path), locks.read_file(path, text.encode()))
 
 
 def report_left_out(context: Context, plan: Plan) -> None:

@@ -22,9 +22,9 @@ from provision.core.dataclass import frozen
 from provision.core.errors import IntegrityError
 from provision.core.project import project_title
 from provision.core.spec_fields import SPEC_KEYS, Spec
-from provision.core.types import Lock, LockedPackage, Pin, Prefix, Resolution
+from provision.core.types import Lock, Pin, Prefix, Resolution
 from provision.environment import drift as drifts
-from provision.environment import kernel, marker, runtime_package
+from provision.environment import kernel, marker
 from provision.environment import prefix as prefixes
 from provision.resolver import spec as specs
 from provision.workflow import pitfalls
@@ -80,7 +80,7 @@ class BuildRequest:
 class PlanStep:
     """What a command does in one stage."""
 
-    stage: Literal["render", "lock", "prefix", "image", "smoke", "kernel"]
+    stage: Literal["lock", "prefix", "image", "smoke", "kernel"]
     action: Literal["keep", "make", "run", "skip"]
     detail: str
 
@@ -151,21 +151,18 @@ class Plan:
             return None
         return prefix
 
-    def steps(
-        self, image: PlanStep | None = None, solved: Sequence[LockedPackage] = ()
-    ) -> list[PlanStep]:
-        """What `build` does, stage by stage. image: that step, if the engine was asked about it.
-        solved: the packages of the new lock, if they are known.
-        """
+    def steps(self) -> list[PlanStep]:
+        """What `build` does, stage by stage. Asks no engine, and no solver."""
         lock = self.reusable_lock
         prefix = self.reusable_prefix(lock)
-        image = image or self.image_step()
+        smoke = PlanStep(stage="smoke", action="run", detail="test what was made")
+        if not self.request.smoke:
+            smoke = PlanStep(stage="smoke", action="skip", detail=NO_SMOKE)
         return [
-            self.render_step(),
-            self.lock_step(solved),
+            self.lock_step(),
             self.prefix_step(prefix),
-            image,
-            self.smoke_step(image),
+            self.image_step(),
+            smoke,
             self.kernel_step(lock, prefix),
         ]
 
@@ -181,49 +178,24 @@ class Plan:
         values = images.dockerfile_context(self.resolution, lock)
         return render.render_dockerfile(self.name, values, self.templates)
 
-    def render_step(self) -> PlanStep:
-        files = render.changed_files(self.folder, self.input_texts())
+    def lock_step(self) -> PlanStep:
+        """What becomes of the lock, and of the files that are written with it."""
         lock = self.reusable_lock
         if lock is not None:
-            dockerfile = self.dockerfile_texts(lock)
-            if not render.edited_files(self.folder, dockerfile):
-                files += render.changed_files(self.folder, dockerfile)
-        if not files:
-            return PlanStep(stage="render", action="keep", detail="all files are as rendered")
-        return PlanStep(
-            stage="render", action="make", detail=f"write {', '.join(files)} in {self.folder}"
-        )
-
-    def lock_step(self, solved: Sequence[LockedPackage] = ()) -> PlanStep:
-        """What becomes of the lock. solved: see `steps`."""
-        lock = self.reusable_lock
-        if lock is not None:
-            return PlanStep(
-                stage="lock", action="keep", detail=f"{len(lock.packages)} packages are locked"
-            )
-        pins = ", ".join(pin.requirement for pin in self.resolution.pins)
-        python = "this machine"
+            detail = f"{len(lock.packages)} packages are locked"
+            return PlanStep(stage="lock", action="keep", detail=detail)
+        origin = "this machine"
         if self.python_from == "channel":
-            python = ", ".join(self.resolution.channels)
-        if solved:
-            detail = f"lock {len(solved)} packages, with Python from {python}"
-            return PlanStep(stage="lock", action="make", detail=detail)
-        return PlanStep(
-            stage="lock", action="make", detail=f"solve {pins} with Python from {python}"
-        )
+            origin = ", ".join(self.resolution.channels)
+        detail = f"lock anew in {self.folder}, with Python from {origin}"
+        return PlanStep(stage="lock", action="make", detail=detail)
 
     def prefix_step(self, reusable: Prefix | None) -> PlanStep:
         """What becomes of the prefix. reusable: see `reusable_prefix`."""
         if reusable is not None:
-            package = runtime_package.load()
-            if runtime_package.is_current(reusable.path, package):
-                detail = f"{reusable.path} matches the lock"
-                return PlanStep(stage="prefix", action="keep", detail=detail)
-            detail = f"install {runtime_package.NAME} {package.version} into {reusable.path}"
-            return PlanStep(stage="prefix", action="make", detail=detail)
-        exists = prefixes.find(self.name, self.prefix_path) is not None
-        verb = "replace" if exists else "make"
-        detail = f"{verb} {self.prefix_path}"
+            detail = f"{reusable.path} matches the lock"
+            return PlanStep(stage="prefix", action="keep", detail=detail)
+        detail = f"install {self.prefix_path}"
         added = marker.added_by_hand(self.prefix_path)
         if added:
             detail += f", without what was installed by hand: {', '.join(added)}"
@@ -236,28 +208,11 @@ class Plan:
         """
         if self.request.image == "skip":
             return PlanStep(stage="image", action="skip", detail=NO_IMAGE)
-        base = images.chosen_base(self.resolution.spec.base)
-        name = brief_reference(base)
-        detail = f"make and load an image based on {name}"
-        if any(output.path is not None for output in outputs):
-            destinations = ["load it" if to.path is None else f"write {to}" for to in outputs]
-            detail = f"make an image based on {name}; {', '.join(destinations)}"
-        elif images.is_on_disk(base):
-            detail = f"make an image based on {name}, and load it if a Docker engine answers"
-        elif self.request.image == "auto":
-            detail += ", if a Docker engine answers and has or gets that base"
-        return PlanStep(stage="image", action="make", detail=detail)
-
-    def smoke_step(self, image: PlanStep) -> PlanStep:
-        """image: what becomes of the image."""
-        if not self.request.smoke:
-            return PlanStep(stage="smoke", action="skip", detail=NO_SMOKE)
-        detail = "test the prefix, and the image if there is one"
-        if image.action == "skip":
-            detail = "test the prefix"
-        elif image.action == "keep":
-            detail = "test the prefix and the image"
-        return PlanStep(stage="smoke", action="run", detail=detail)
+        detail = f"make an image based on {brief_reference(images.chosen_base(self.resolution.spec.base))}"
+        paths = [f"write {output}" for output in outputs if output.path is not None]
+        if self.request.image == "auto" and not paths:
+            paths = ["if a Docker engine answers"]
+        return PlanStep(stage="image", action="make", detail="; ".join([detail, *paths]))
 
     def kernel_step(self, lock: Lock | None, reusable: Prefix | None = None) -> PlanStep:
         """What becomes of the kernel with this lock; None: the lock is still to be solved."""

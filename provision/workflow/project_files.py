@@ -17,7 +17,7 @@ from provision.core.statements import PipRequirement, Statement
 from provision.core.yaml_text import YamlError, parse_yaml
 from provision.project_files import (
     conda,
-    install_text,
+    dockerfile,
     pipfile,
     pixi,
     pylock,
@@ -27,9 +27,7 @@ from provision.project_files import (
     uv_lock,
 )
 from provision.project_files.requirements import (
-    PIP_TABLE,
     shell_words,
-    table_statements,
 )
 from provision.project_files.toml_file import Selection
 
@@ -41,6 +39,8 @@ _REQUEST_OF = {
     "Pipfile.lock": "Pipfile",
     "pixi.lock": "pixi.toml",
 }
+# Texts for people, programs and scripts.
+_TEXTS = ("*.py", "*.sh", "*.def", "Singularity", "*.md", "*.rst", "README*", "INSTALL*")
 _LISTED = re.compile(r"[\w.-]+=[^=\s]+=[^=\s]+")
 # The readers of files by the patterns of their names; the first that fits counts.
 _READERS: dict[str, Reader] = {
@@ -51,19 +51,10 @@ _READERS: dict[str, Reader] = {
     "setup.py": setup_files.setup_py_statements,
     "uv.lock": uv_lock.statements,
     ".python-version": python_version.statements,
-    ".tool-versions": python_version.statements,
     "pylock*.toml": pylock.statements,
     "*.toml": pyproject.statements,
-    "*.py": pyproject.script_statements,
-    "*.sh": install_text.statements,
-    "*.def": install_text.statements,
-    "Singularity": install_text.statements,
-    "Containerfile": install_text.statements,
-    "*[Dd]ockerfile*": install_text.statements,
-    "*.md": install_text.readme_statements,
-    "*.rst": install_text.readme_statements,
-    "README*": install_text.readme_statements,
-    "INSTALL*": install_text.readme_statements,
+    "Containerfile": dockerfile.statements,
+    "*[Dd]ockerfile*": dockerfile.statements,
 }
 
 
@@ -103,13 +94,14 @@ def _reader(path: Path, text: str) -> Reader:
             f"{_shown(path)} does not say what was requested: every package of every group is in it.",
             advice=f"provision import {_shown(path.with_name(_REQUEST_OF[path.name]))}",
         )
-    if path.name == "runtime.txt" and text.startswith("python-"):
-        return python_version.statements
-    if pyproject.SCRIPT_METADATA.search(text):
-        return pyproject.script_statements
     for pattern, reader in _READERS.items():
         if fnmatch.fnmatchcase(path.name, pattern):
             return reader
+    if any(fnmatch.fnmatchcase(path.name, pattern) for pattern in _TEXTS):
+        raise InvalidSpec(
+            f"{_shown(path)} is a text for people, or a program, and is not read.",
+            advice="Say what it installs: `provision build NAME --torch VERSION --cuda X.Y --pip PACKAGE`.",
+        )
     if path.suffix in (".yml", ".yaml", ".json"):
         return _yaml_reader(path, text)
     if conda.EXPLICIT.search(text):
@@ -118,7 +110,7 @@ def _reader(path: Path, text: str) -> Reader:
     is_listed = bool(lines) and all(_LISTED.fullmatch(line.strip()) for line in lines)
     if conda.LIST_HEADER.search(text) or is_listed:
         return conda.list_statements
-    return table_statements if PIP_TABLE.match(text) else _pip_lines
+    return _pip_lines
 
 
 def _yaml_reader(path: Path, text: str) -> Reader:

@@ -10,12 +10,10 @@ from provision.adapters.conda.install import index_channel, install_packages
 from provision.adapters.conda.matchspec import (
     as_wheel,
     channel_url,
-    is_newer,
     parse_requirement,
     spec_errors,
     spec_name,
     unsatisfied,
-    without_build,
     without_version,
 )
 from provision.adapters.conda.repodata import (
@@ -39,13 +37,11 @@ __all__ = [
     "channel_url",
     "index_channel",
     "install_packages",
-    "is_newer",
     "parse_requirement",
     "published_rows",
     "read_archive_row",
     "spec_errors",
     "spec_name",
     "unsatisfied",
-    "without_build",
     "without_version",
 ]

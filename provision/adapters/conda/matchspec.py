@@ -78,26 +78,6 @@ def without_version(spec: str) -> str:
     return f"{channel}{separator}{spec_name(spec)}"
 
 
-def without_build(spec: str) -> str:
-    """The same version in any build: `name=1.2=py_0` and `name ==1.2 py_0` are the two ways to name
-    a build."""
-    import rattler
-
-    version = rattler.MatchSpec(spec.rpartition("::")[2]).version
-    name = without_version(spec)
-    return f"{name} {version}" if version else name
-
-
-def is_newer(version: str, other: str) -> bool:
-    """Whether a version is newer than another by conda's order."""
-    import rattler
-
-    try:
-        return bool(rattler.Version(version) > rattler.Version(other))
-    except Exception:
-        return version > other
-
-
 def unsatisfied(spec: str, packages: Mapping[str, LockedPackage]) -> str:
     """Why packages, by name, do not satisfy a requirement; empty if they do. A virtual package stands
     for what the machine offers.

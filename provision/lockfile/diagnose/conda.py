@@ -84,13 +84,11 @@ def _close_records(spec: str, records: ChannelRecords, request: conda.SolveReque
         since = f"since {dates[0]}" if dates else "without a date"
         return f"{have} it {since}, which `as_of` {request.as_of} hides"
     name = conda.spec_name(spec)
-    any_version = records.find(conda.without_version(spec))
-    if any_version:
-        of_version = records.find(conda.without_build(spec)) or any_version
-        builds = dict.fromkeys(f"{record.version} {record.build}" for record in of_version)
-        shown = list(builds)[:MAX_SHOWN]  # newest first
-        more = f" and {len(builds) - len(shown)} more" if len(builds) > len(shown) else ""
-        return f"{have} {name} {', '.join(shown)}{more}"
+    builds = dict.fromkeys(
+        f"{record.version} {record.build}" for record in records.find(conda.without_version(spec))
+    )
+    if builds:
+        return f"{have} {name} {', '.join(list(builds)[:MAX_SHOWN])}"  # newest first
     similar = records.similar_names(name)
     names = f"; similar names: {', '.join(similar)}" if similar else ""
     return f"{have} no package of that name for {request.platform}{names}"

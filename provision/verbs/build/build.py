@@ -34,7 +34,6 @@ from provision.workflow.ensure import (
 from provision.workflow.image.image import ensure_base, ensure_image
 from provision.workflow.passport import write_passport
 from provision.workflow.plan import NO_ENGINE, NO_IMAGE, NO_SMOKE, BuildRequest, Plan
-from provision.workflow.preview import wanted_engine
 from provision.workflow.smoke import runner as smoke_runner
 from provision.workflow.smoke.smoke import smoke_in
 
@@ -68,6 +67,16 @@ class Stages:
         if status == "made":
             self._steps.append(f"{stage} made")
         self._progress.info(f"{stage}: {status}, {detail} ({record.seconds:.1f} s)")
+
+
+def wanted_engine(request: BuildRequest) -> Any | None:
+    """The Docker engine, if the request wants an image and one answers. Raises ToolMissing if it
+    demands one and none does."""
+    if request.image == "demand":
+        return images.require_engine()
+    if request.image == "auto":
+        return images.connect_engine()[0]
+    return None
 
 
 def build(context: Context, request: BuildRequest) -> BuildResult:

@@ -7,7 +7,7 @@ leaves spec.yml, the lock and the prefix as they were.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -15,12 +15,12 @@ from provision import lockfile as locks
 from provision import render
 from provision.core.credentials import credential_problems
 from provision.core.dataclass import frozen
-from provision.core.errors import CheckFailed, InvalidSpec
+from provision.core.errors import InvalidSpec
 from provision.core.package_names import package_name
 from provision.core.paths import LOCK, SPEC
 from provision.core.similar_names import did_you_mean
 from provision.core.spec_fields import SPEC_KEYS, SpecKey
-from provision.core.types import Kernel, LockedPackage, Prefix, SmokeResult
+from provision.core.types import Kernel, LockedPackage, Prefix
 from provision.environment import kernel as kernels
 from provision.environment import prefix as prefixes
 from provision.project_files.account import Entry
@@ -47,12 +47,10 @@ from provision.workflow.passport import write_passport
 from provision.workflow.plan import BuildRequest, Plan, make_plan
 from provision.workflow.project_files import printed_step, read_file
 from provision.workflow.resolution import with_names
-from provision.workflow.smoke import runner as smoke_runner
-from provision.workflow.smoke.smoke import smoke_in
 
 PackageKey = Literal["conda", "pip"]
 # The keys that choose a build, and conda's names of what they choose.
-BUILD_KEYS = ("torch", "cuda", "python", "nccl", "cudnn")
+BUILD_KEYS = ("torch", "cuda", "python")
 OTHER_NAMES = {
     **dict.fromkeys(("pytorch", "pytorch-gpu"), "torch"),
     **dict.fromkeys(("cudatoolkit", "cuda-toolkit", "cuda-version", "pytorch-cuda"), "cuda"),
@@ -83,7 +81,6 @@ class ChangeResult:
     diff: locks.LockDiff
     prefix: Prefix | None = None
     kernel: Kernel | None = None
-    smoke: tuple[SmokeResult, ...] = field(default=())
     portable: bool = True
     editables: tuple[str, ...] = ()
     account: tuple[Entry, ...] = ()
@@ -96,7 +93,6 @@ def add(
     *,
     files: Sequence[Path] = (),
     conda: bool = False,
-    smoke: bool = False,
     dry_run: bool = False,
 ) -> ChangeResult:
     """`provision add`: arguments are what pip's lines hold, options like `-e FOLDER` among them.
@@ -124,7 +120,7 @@ def add(
         find_links=(*prepared.find_links, *content.get("find_links", ())),
     )
     with requirements.placed(folder, prepared.wheels, keep=not dry_run):
-        result = change(context, name, changes, smoke=smoke, dry_run=dry_run)
+        result = change(context, name, changes, dry_run=dry_run)
     entries = tuple(
         replace(entry, next_step=printed_step(entry.next_step, name))
         for entry in (request.entries if request else ())
@@ -157,9 +153,7 @@ def _read_files(context: Context, name: str, files: Sequence[Path]) -> Request:
     return request
 
 
-def change(
-    context: Context, name: str, changes: Change, *, smoke: bool = False, dry_run: bool = False
-) -> ChangeResult:
+def change(context: Context, name: str, changes: Change, *, dry_run: bool = False) -> ChangeResult:
     """`provision add` and `remove`: change requirements, and nothing else.
 
     Raises InvalidSpec for a package that spec.yml does not request, and Unsolvable with the reason
@@ -192,7 +186,6 @@ def change(
                 built,
                 text,
                 named=changes.added_names,
-                smoke=smoke,
                 dry_run=dry_run,
             )
 
@@ -202,7 +195,6 @@ def update(
     name: str,
     packages: Sequence[str],
     *,
-    smoke: bool = False,
     dry_run: bool = False,
 ) -> ChangeResult:
     """`provision update`: move these packages, or all of them, to the newest versions that fit."""
@@ -229,7 +221,6 @@ def update(
                 built,
                 None,
                 named=frozenset(map(package_name, packages)) or None,
-                smoke=smoke,
                 dry_run=dry_run,
             )
 
@@ -281,10 +272,6 @@ def _not_requested(plan: Plan, names: Sequence[str], requested: Collection[str])
         listed = f"{plan.folder / SPEC} has no packages of its own that could be removed."
     for name in names:
         canonical = package_name(name)
-        needed_by = []
-        for package in plan.lock.packages:
-            if canonical in map(package_name, package.depends):
-                needed_by.append(package.name)
         key = _key_of(canonical)
         if key is not None:
             reason = f"`{name}` comes from the key `{key.name}` of spec.yml, not from a list"
@@ -294,11 +281,8 @@ def _not_requested(plan: Plan, names: Sequence[str], requested: Collection[str])
             reasons.append(f"{reason}: {change}, then `provision build {plan.name} --relock`")
             continue
         reason = f"spec.yml does not request `{name}`"
-        if needed_by:
-            verb = "needs" if len(needed_by) == 1 else "need"
-            reason += f"; {', '.join(sorted(needed_by))} {verb} it"
-        elif any(package_name(pin.requirement) == canonical for pin in plan.resolution.pins):
-            reason += "; it belongs to the build (`provision matrix explain` says why)"
+        if canonical in {package_name(package.name) for package in plan.lock.packages}:
+            reason += f"; `provision env tree {plan.name} {name}` says who needs it"
         else:
             reason += ", and the lock does not have it"
         reasons.append(reason)
@@ -323,12 +307,11 @@ def _apply(
     spec_text: str | None,
     *,
     named: frozenset[str] | None,
-    smoke: bool,
     dry_run: bool,
 ) -> ChangeResult:
     """Write the new lock, and bring prefix, kernel and passport up to date with it.
 
-    named: the packages that the user named now; None for all of the environment. Raises CheckFailed if the smoke test of the new prefix fails.
+    named: the packages that the user named now; None for all of the environment.
     """
     assert before.lock is not None
     path = before.lock.path
@@ -341,37 +324,21 @@ def _apply(
     if old_prefix is not None:
         check_prefix_path(context, plan)
     prefix = None
-    results: tuple[SmokeResult, ...] = ()
     with new_lock(context, plan, lock, text, named=named, spec_text=spec_text, replaced=old_prefix):
         if old_prefix is not None:
             prefix, _ = ensure_prefix(context, plan, lock, before=before.lock, keep_replaced=True)
-            if smoke:
-                results = (smoke_in(context, plan, "prefix", prefix, None, None),)
-                _require_success(results)
     kernel: Kernel | None = None
     if prefix is not None:
         kernel = _update_kernel(plan, prefix)
-        write_passport(context, plan, lock, prefix, kernel=kernel, smoke=results, is_new_lock=True)
+        write_passport(context, plan, lock, prefix, kernel=kernel, is_new_lock=True)
     return ChangeResult(
         name=plan.name,
         diff=diff,
         prefix=prefix,
         kernel=kernel,
-        smoke=results,
         portable=lock.portable,
         editables=tuple(package.name for package in lock.packages if package.is_editable),
     )
-
-
-def _require_success(results: Sequence[SmokeResult]) -> None:
-    failed = smoke_runner.failures(results)
-    if failed:
-        raise CheckFailed(
-            f"The smoke test of the changed environment failed, so the change was undone. "
-            f"{' '.join(failed)}",
-            advice=f"What the test left is in {results[0].evidence}. Without --smoke the change is "
-            "made untested.",
-        )
 
 
 def _update_kernel(plan: Plan, prefix: Prefix) -> Kernel | None:

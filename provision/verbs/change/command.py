@@ -22,12 +22,6 @@ if TYPE_CHECKING:
     from provision.verbs.change.change import ChangeResult
 
 change_options = option_group(
-    click.option(
-        "--smoke",
-        "is_tested",
-        is_flag=True,
-        help="Run the smoke test in the changed prefix; undo the change if it fails.  [default: no]",
-    ),
     dry_run_option,
     no_wait_option,
     mirror_option,
@@ -83,7 +77,6 @@ def add(
     editables: tuple[str, ...],
     pages: tuple[str, ...],
     indexes: tuple[str, ...],
-    is_tested: bool,
     envs: Path | None,
     dry_run: bool,
     **options: Any,
@@ -112,9 +105,7 @@ def add(
             "No package was named.", advice=f"For example: provision add {name} einops"
         )
     context = context_of(console, envs, options)
-    result = command.add(
-        context, name, listed, files=files, conda=conda, smoke=is_tested, dry_run=dry_run
-    )
+    result = command.add(context, name, listed, files=files, conda=conda, dry_run=dry_run)
     _print(console, result, dry_run)
 
 
@@ -127,7 +118,6 @@ def remove(
     console: Console,
     name: str,
     packages: tuple[str, ...],
-    is_tested: bool,
     envs: Path | None,
     dry_run: bool,
     **options: Any,
@@ -141,7 +131,7 @@ def remove(
 
     context = context_of(console, envs, options)
     changes = command.Change(removed=packages)
-    result = command.change(context, name, changes, smoke=is_tested, dry_run=dry_run)
+    result = command.change(context, name, changes, dry_run=dry_run)
     _print(console, result, dry_run)
 
 
@@ -154,7 +144,6 @@ def update(
     console: Console,
     name: str,
     packages: tuple[str, ...],
-    is_tested: bool,
     envs: Path | None,
     dry_run: bool,
     **options: Any,
@@ -167,7 +156,7 @@ def update(
     from provision.verbs.change import change as command
 
     context = context_of(console, envs, options)
-    result = command.update(context, name, packages, smoke=is_tested, dry_run=dry_run)
+    result = command.update(context, name, packages, dry_run=dry_run)
     _print(console, result, dry_run)
 
 

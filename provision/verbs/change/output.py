@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from provision.cli.account import account_lines
-from provision.cli.smoke_output import smoke_lines
 from provision.lockfile import describe_diff
 
 if TYPE_CHECKING:
@@ -36,6 +35,4 @@ def change_lines(result: ChangeResult, *, dry_run: bool) -> list[str]:
         lines.append(
             "the lock is not portable: its Python, or another file, is of this machine alone"
         )
-    for smoke_result in result.smoke:
-        lines += ["", *smoke_lines(smoke_result)]
     return lines

@@ -60,8 +60,8 @@ def create(
 
     request = build_request(name, options, prefix=prefix, relock=options["relock"], image="skip")
     if dry_run:
-        steps = preview(context, request)
-        print_steps(console, [s for s in steps if s.stage in ("render", "lock", "prefix")])
+        lock, prefix_step, *_ = preview(context, request)
+        print_steps(console, [lock, prefix_step])
         return
     installed, is_new = create_prefix(context, request)
     status = "created" if is_new else "already exists"

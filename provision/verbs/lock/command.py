@@ -1,4 +1,4 @@
-"""`provision lock`: making a lock, and the verbs that verify, compare and export locks."""
+"""`provision lock`: making a lock, and the verbs that verify and export locks."""
 
 from __future__ import annotations
 
@@ -50,6 +50,11 @@ class DefaultCommandGroup(click.Group):
         """The context decides which command runs."""
         if args and args[0] in self.commands:
             return super().make_context(info_name, args, parent, **extra)
+        if args[:1] == ["diff"] and len(args) > 2:
+            raise click.UsageError(
+                "There is no `lock diff` any more: `git diff` compares locks, and `provision lock NAME "
+                "--relock --dry-run` shows what would change."
+            )
         self.default.format_help = self.format_help  # type: ignore[method-assign]
         return self.default.make_context(info_name, args, parent, **extra)
 
@@ -153,21 +158,6 @@ def verify(
             console.info(f"{report.lock}: {note}")
     console.result("lock-verify", {"locks": reports}, verify_lines(reports))
     return int(any(report.findings for report in reports))
-
-
-@lock.command()
-@click.argument("before", metavar="NAME|FILE")
-@click.argument("after", metavar="NAME|FILE")
-@click.option("--check", is_flag=True, help="Exit with 1 if they differ.")
-@verb
-def diff(console: Console, before: str, after: str, envs: Path | None, check: bool) -> int:
-    """Show what changed from one lock to another, package by package."""
-    from provision.lockfile import describe_diff
-    from provision.verbs.lock.inspection import diff_locks
-
-    result = diff_locks(context_of(console, envs), before, after)
-    console.result("lock-diff", result, describe_diff(result))
-    return int(check and not result.same)
 
 
 @lock.command()

@@ -1,4 +1,4 @@
-"""`provision lock verify`, `diff` and `export`.
+"""`provision lock verify` and `export`.
 
 A lock is named by its environment or by its file, whoever made it.
 """
@@ -76,12 +76,6 @@ def _in_parallel(
             results[url] = result
             meter.advance(1)
     return results
-
-
-def diff_locks(context: Context, before: str, after: str) -> locks.LockDiff:
-    """What changed from one lock to another."""
-    old = locks.read_file(lock_file(context, before))
-    return locks.diff_locks(old, locks.read_file(lock_file(context, after)), (before, after))
 
 
 @frozen

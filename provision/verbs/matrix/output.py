@@ -59,7 +59,6 @@ def notes(table: Table) -> list[str]:
         lines.append(
             f"{table.hidden} more might fit: no source says about {parts}. --unknown shows them."
         )
-    lines += table.hints
     if any(row.through_ptx for row in table.cells):
         (rule,) = (rule for rule in rules() if rule.through_ptx)
         lines.append(

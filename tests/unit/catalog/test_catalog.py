@@ -407,16 +407,6 @@ def test_normalized_gpu_names_are_distinct() -> None:
         assert catalog.find_gpu(name) == gpu
 
 
-# NCCL
-
-
-def test_nccl_on_conda_forge() -> None:
-    versions = {cuda: catalog.nccl_on_conda_forge(cuda) for cuda in ("11.8", "12.1", "13.0")}
-    assert list(versions["12.1"]) == sorted(versions["12.1"], key=catalog.version_key)
-    assert "2.27.7" in versions["12.1"] and "2.27.7" in versions["13.0"]
-    assert "2.27.6" not in versions["11.8"]
-
-
 # Rules
 
 

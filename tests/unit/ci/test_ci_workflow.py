@@ -469,7 +469,6 @@ ASKED: list[dict[str, Any]] = [
         "torch": "2.6",
         "cuda": "12.6",
         "python": "3.11",
-        "nccl": "2.21.5",
         "source": "conda-forge",
         "channels": ["lab/label/x", "conda-forge"],
         "conda": ["ffmpeg=7.*", "zlib >=1.2,<2"],

@@ -61,7 +61,6 @@ def completed(*words: str) -> list[str]:
         ("stat", ["status"]),
         ("help stat", ["status"]),
         ("report la", ["lab", "lab2"]),
-        ("lock diff lab oth", ["other"]),
         ("env show lab ", []),
         ("run l", ["lab", "lab2"]),
         ("run lab --imag", ["--image"]),

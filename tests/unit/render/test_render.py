@@ -36,8 +36,6 @@ REQUESTS: dict[str, dict[str, Any]] = {
         "torch": "2.8",
         "cuda": "12.9",
         "platforms": ["linux-aarch64"],
-        "nccl": "2.28",
-        "cudnn": "9.13",
     },
     "two-platforms": {"torch": "2.11", "cuda": "13.0", "platforms": ["linux-64", "linux-aarch64"]},
     "machine": {

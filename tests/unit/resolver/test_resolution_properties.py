@@ -51,7 +51,7 @@ def exact(release: catalog.Release, source: str, build: catalog.Build | None, **
 
 
 requests = st.builds(
-    lambda row, python, companions, jupyter, fast_checkpoints, infiniband, nccl, cudnn, platforms, gpu, glibc, extra: (
+    lambda row, python, companions, jupyter, fast_checkpoints, infiniband, platforms, gpu, glibc, extra: (
         exact(
             *row,
             python=python,
@@ -59,8 +59,6 @@ requests = st.builds(
             jupyter=jupyter,
             fast_checkpoints=fast_checkpoints,
             infiniband=infiniband,
-            nccl=nccl if row[2] else None,
-            cudnn=cudnn if row[2] else None,
             platforms=platforms,
             gpu=gpu if row[2] else (),
             glibc=glibc,
@@ -73,8 +71,6 @@ requests = st.builds(
     jupyter=st.booleans(),
     fast_checkpoints=st.booleans(),
     infiniband=st.booleans(),
-    nccl=st.none() | st.sampled_from(["2.20", "2.27", "2.28.9", "2.29.2"]),
-    cudnn=st.none() | st.sampled_from(["8", "9", "9.10.2"]),
     platforms=st.sampled_from([[], ["linux-64"], ["linux-aarch64"], list(PLATFORMS)]),
     gpu=st.lists(st.sampled_from(GPUS), max_size=2),
     glibc=st.none() | st.sampled_from(["2.17", "2.28", "2.39"]),
@@ -390,7 +386,7 @@ well_formed = st.fixed_dictionaries(
         | st.from_regex(r"\d{1,3}(\.\d{1,3}){0,2}", fullmatch=True)
     },
     optional={
-        "cuda": values_of("cuda"), "cpu": st.just(True), "python": values_of("python"), "nccl": values_of("nccl"), "cudnn": values_of("cudnn"),
+        "cuda": values_of("cuda"), "cpu": st.just(True), "python": values_of("python"),
         "driver": values_of("driver"), "glibc": values_of("glibc"), "gpu": st.lists(values_of("gpu"), max_size=2), "infiniband": st.booleans(),
         "platforms": st.lists(values_of("platforms"), max_size=2), "source": st.sampled_from(["auto", *sources.names()]),
         "pip": st.lists(values_of("pip"), max_size=2), "conda": st.lists(values_of("conda"), max_size=2), "companions": st.booleans(),

@@ -99,7 +99,6 @@ def rows() -> dict[tuple[str, str, str, str], dict[str, Any]]:
 
 ROWS = rows()
 TOOLKITS = load("cuda.yml")["toolkits"]
-NCCL = load("nccl.yml")["builds"]
 
 
 def key(version: str) -> tuple[int, ...]:
@@ -130,23 +129,6 @@ def gpu_fits(row: dict[str, Any], cuda: str, capability: str, driver: str | None
     return True if driver is None else at_least(driver, TOOLKITS[cuda]["toolkit_driver"]["version"])
 
 
-def nccl_fits(row: dict[str, Any], source: str, cuda: str, nccl: str) -> bool | None:
-    def same(version: str) -> bool:
-        return (version + ".").startswith(nccl + ".")
-
-    if source != "conda-forge":
-        return None if row["nccl"]["version"] is None else same(row["nccl"]["version"])
-    floor = row["nccl"]["floor"]
-    matching = [
-        version
-        for version, builds in NCCL.items()
-        if same(version) and any(key(b)[0] == key(cuda)[0] for b in builds)
-    ]
-    if not matching or floor is None:
-        return None if matching else False
-    return any(key(version) >= key(floor) for version in matching)
-
-
 def expected(options: dict[str, Any], name: tuple[str, str, str, str]) -> bool | None:
     (version, source, cuda, platform), row = name, ROWS[name]
     answers: list[bool | None] = []
@@ -171,8 +153,6 @@ def expected(options: dict[str, Any], name: tuple[str, str, str, str]) -> bool |
     if options.get("glibc"):
         minimum = row["glibc"]["minimum"]
         answers.append(None if minimum is None else key(options["glibc"]) >= key(minimum))
-    if options.get("nccl"):
-        answers.append(nccl_fits(row, source, cuda, options["nccl"]))
     for gpu in options.get("gpu", ()):
         answers.append(gpu_fits(row, cuda, CAPABILITIES[gpu], options.get("driver")))
         answers.append(catalog.find_gpu(gpu).platform in (None, platform))
@@ -187,7 +167,6 @@ QUERIES = st.fixed_dictionaries(
         "python": st.sampled_from(["3.7", "3.9", "3.11", "3.13", "3.13t", "3.15"]),
         "driver": st.sampled_from(DRIVERS),
         "glibc": st.sampled_from(["2.12", "2.17", "2.28", "2.35"]),
-        "nccl": st.sampled_from(["2", "2.20", "2.20.5", "2.27.7", "2.29"]),
         "gpu": st.lists(st.sampled_from(GPUS), max_size=2).map(tuple),
         "platform": st.lists(st.sampled_from(PLATFORMS), max_size=2).map(tuple),
         "source": st.lists(st.sampled_from(sources.names()), max_size=2).map(tuple),
@@ -277,16 +256,6 @@ def test_unknown_rows_are_counted_and_shown_on_request() -> None:
         ask(torch="2.15", cuda="13.0", gpu=("H100",))
 
 
-def test_driver_branch_without_a_version_gives_a_hint() -> None:
-    table = ask(driver="525", torch="2.3.1", source=("wheels",))
-    assert {table_row.cuda for table_row in table.cells} == {"11.8"}
-    assert table.hints == (
-        "Driver 525 may be older than 525.60.13: give the whole version to know.",
-    )
-    assert table.hints[0] in formats.terminal_lines(table)
-    assert not ask(driver="525.60.13", torch="2.3.1").hints
-
-
 def test_ptx_only_gpu_is_marked_with_the_nccl_caveat() -> None:
     table = ask(torch="2.3.1", gpu=("B200",))
     assert {table_row.source for table_row in table.cells} == {"conda-forge"}
@@ -325,7 +294,6 @@ def test_all_query_mistakes_are_reported() -> None:
                 "driver": "v535",
                 "glibc": "2",
                 "python": "2.7",
-                "nccl": "x",
                 "gpu": ("H10", "H100"),
             }
         )
@@ -334,7 +302,6 @@ def test_all_query_mistakes_are_reported() -> None:
         "--driver",
         "--glibc",
         "--python",
-        "--nccl",
         "'H10'",
         "Did you mean `H100`?",
     ):

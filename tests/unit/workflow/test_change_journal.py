@@ -84,7 +84,6 @@ def change_wheels(folders: Folders, prefix: Prefix) -> None:
             leaving=frozenset(),
             outgoing=replaced,
             incoming=(*replaced, "lib/added.py"),
-            shared=(),
             record=mock.ANY,
         )
         prefix_change.exchange(change)
