@@ -5,6 +5,7 @@ setuptools. Poetry's and pixi's have modules of their own.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -30,6 +31,8 @@ from provision.project_files.toml_file import (
 # The tables of `tool` that say what is installed; others are settings of linters and the like.
 TOOLS = ("uv", "poetry", "pdm", "hatch", "flit", "setuptools", "pixi", "rye")
 
+SCRIPT_METADATA = re.compile(r"^# /// script\n((?:#(?: .*)?\n)+?)# ///$", re.MULTILINE)
+
 
 def statements(file: str, text: str, selection: Selection) -> list[Statement]:
     """What a pyproject.toml states. Raises InvalidSpec if it is malformed."""
@@ -44,6 +47,17 @@ def statements(file: str, text: str, selection: Selection) -> list[Statement]:
     toml = TomlFile(file=file, text=text, document=document)
     reader = _PyProject(toml, selection)
     return sorted(reader.statements(), key=lambda statement: statement.line or 0)
+
+
+def script_statements(file: str, text: str, selection: Selection) -> list[Statement]:
+    """What a script states about itself in its block of metadata (PEP 723). Raises InvalidSpec if
+    that is malformed."""
+    block = SCRIPT_METADATA.search(text)
+    if block is None:
+        return []
+    before = "\n" * text.count("\n", 0, block.start())
+    content = re.sub(r"^# ?", "", block[1], flags=re.MULTILINE)
+    return statements(file, f"{before}[project]\n{content}", selection)
 
 
 class _PyProject:

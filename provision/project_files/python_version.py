@@ -1,4 +1,4 @@
-"""The Python of .python-version (pyenv, uv)."""
+"""The Python of .python-version (pyenv, uv), .tool-versions (asdf, mise) and runtime.txt (Binder)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from provision.core.statements import Statement
 from provision.project_files.toml_file import Selection
 
-_VERSION = re.compile(r"(?:python|cpython)?[-@]?(\d+\.\d+)(\.\d+\w*)?t?(?:-.*)?")
+_VERSION = re.compile(r"(?:python|cpython)?[-@ ]?\s*(\d+\.\d+)(\.\d+\w*)?t?(?:-.*)?")
 
 
 def statements(file: str, text: str, selection: Selection) -> list[Statement]:
@@ -17,8 +17,10 @@ def statements(file: str, text: str, selection: Selection) -> list[Statement]:
     for number, line in enumerate(text.splitlines(), 1):
         written = line.partition("#")[0].strip()
         statement = Statement(file=file, line=number, text=written, kind="ignored")
-        version = _VERSION.fullmatch(written)
-        if version is None:
+        version = _VERSION.fullmatch(written.split(" /")[0])
+        if file.endswith(".tool-versions") and not written.startswith("python "):
+            statement = statement.because("it is another tool than Python")
+        elif version is None:
             statement = statement.because("it is not a version of Python", kind="unknown")
         elif any(earlier.kind == "python" for earlier in result):
             statement = statement.because("the first version is the one that python starts")

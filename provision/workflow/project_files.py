@@ -27,7 +27,9 @@ from provision.project_files import (
     uv_lock,
 )
 from provision.project_files.requirements import (
+    PIP_TABLE,
     shell_words,
+    table_statements,
 )
 from provision.project_files.toml_file import Selection
 
@@ -39,8 +41,8 @@ _REQUEST_OF = {
     "Pipfile.lock": "Pipfile",
     "pixi.lock": "pixi.toml",
 }
-# Texts for people, programs and scripts.
-_TEXTS = ("*.py", "*.sh", "*.def", "Singularity", "*.md", "*.rst", "README*", "INSTALL*")
+# Texts for people and for a shell.
+_TEXTS = ("*.sh", "*.def", "Singularity", "*.md", "*.rst", "README*", "INSTALL*")
 _LISTED = re.compile(r"[\w.-]+=[^=\s]+=[^=\s]+")
 # The readers of files by the patterns of their names; the first that fits counts.
 _READERS: dict[str, Reader] = {
@@ -51,8 +53,10 @@ _READERS: dict[str, Reader] = {
     "setup.py": setup_files.setup_py_statements,
     "uv.lock": uv_lock.statements,
     ".python-version": python_version.statements,
+    ".tool-versions": python_version.statements,
     "pylock*.toml": pylock.statements,
     "*.toml": pyproject.statements,
+    "*.py": pyproject.script_statements,
     "Containerfile": dockerfile.statements,
     "*[Dd]ockerfile*": dockerfile.statements,
 }
@@ -94,14 +98,18 @@ def _reader(path: Path, text: str) -> Reader:
             f"{_shown(path)} does not say what was requested: every package of every group is in it.",
             advice=f"provision import {_shown(path.with_name(_REQUEST_OF[path.name]))}",
         )
+    if any(fnmatch.fnmatchcase(path.name, pattern) for pattern in _TEXTS):
+        raise InvalidSpec(
+            f"{_shown(path)} is for people or for a shell, and is not read.",
+            advice="Say what it installs: `provision build NAME --torch VERSION --cuda X.Y --pip PACKAGE`.",
+        )
+    if path.name == "runtime.txt" and text.startswith("python-"):
+        return python_version.statements
+    if pyproject.SCRIPT_METADATA.search(text):
+        return pyproject.script_statements
     for pattern, reader in _READERS.items():
         if fnmatch.fnmatchcase(path.name, pattern):
             return reader
-    if any(fnmatch.fnmatchcase(path.name, pattern) for pattern in _TEXTS):
-        raise InvalidSpec(
-            f"{_shown(path)} is a text for people, or a program, and is not read.",
-            advice="Say what it installs: `provision build NAME --torch VERSION --cuda X.Y --pip PACKAGE`.",
-        )
     if path.suffix in (".yml", ".yaml", ".json"):
         return _yaml_reader(path, text)
     if conda.EXPLICIT.search(text):
@@ -110,7 +118,7 @@ def _reader(path: Path, text: str) -> Reader:
     is_listed = bool(lines) and all(_LISTED.fullmatch(line.strip()) for line in lines)
     if conda.LIST_HEADER.search(text) or is_listed:
         return conda.list_statements
-    return _pip_lines
+    return table_statements if PIP_TABLE.match(text) else _pip_lines
 
 
 def _yaml_reader(path: Path, text: str) -> Reader:

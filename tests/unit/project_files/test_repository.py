@@ -32,6 +32,7 @@ def read(folder: Path, files: dict[str, str], *groups: str) -> Reading:
         ({"requirements.txt": "torch==2.1.2\n"}, {"torch": "2.1.2"}),
         ({"setup.py": SETUP}, {"pip": ["einops"]}),
         ({".python-version": "3.10\n"}, {"python": "3.10"}),
+        ({".tool-versions": "nodejs 20.1\npython 3.9.1\n"}, {"python": "3.9"}),
         ({"setup.py": "print 'python 2'\n"}, {}),
         ({"Dockerfile": "FROM pytorch/pytorch:2.4.0-cuda12.4\nRUN pip install rich\n"}, {}),
         ({"pyproject.toml": "[tool.ruff]\nline-length = 100\n"}, {}),
