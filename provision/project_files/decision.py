@@ -20,6 +20,8 @@ from provision.project_files.account import Entry, Outcome
 CPU = "cpu"
 TORCH = ("torch", "pytorch", "pytorch-gpu", "pytorch-cpu", "libtorch")
 COMPANIONS = ("torchvision", "torchaudio")
+# What chooses a build of torch.
+OF_TORCH = (*TORCH, *COMPANIONS, "pytorch-cuda", "cudatoolkit", "cuda-version", "cpuonly")
 _OF_CONDA = ("python", "cudatoolkit", "pytorch-cuda", "cpuonly")
 _LOCAL = re.compile(r"\+(?:cu\d{3}|cpu|rocm[\d.]*|xpu)\b")
 
@@ -70,6 +72,7 @@ class Request:
     wheel that the index serves for a torch which pip's lines name exactly (`cpu` for none).
     releases: of torch, that are allowed. unpaired: companions that go with any torch. ended: what
     became of each statement. contradictions: of one file, or of what no release of torch meets.
+    is_disputed: some statements contradict each other.
     """
 
     statements: Sequence[Statement]
@@ -85,6 +88,7 @@ class Request:
     unpaired: set[Statement] = field(default_factory=set)
     ended: dict[Statement, Entry] = field(default_factory=dict)
     contradictions: list[str] = field(default_factory=list)
+    is_disputed: bool = False
 
     def __post_init__(self) -> None:
         """Read the packages that are requested on this platform. What is not one gets its entry."""
@@ -182,6 +186,7 @@ class Request:
             where = f"{earlier.file}:{earlier.line}" if earlier.line else earlier.file
             step = f"add `{option}` to take this one"
             self.leave_out(statement, f"it contradicts `{earlier.text}` ({where})", step)
+            self.is_disputed = True
             if statement.file == earlier.file:
                 self.contradictions.append(
                     f"{where}: `{earlier.text}` and, in line {statement.line}, `{statement.text}` "

@@ -3,7 +3,9 @@
 The first leading file that requests something leads. Each further one adds the packages that no
 earlier one requests. Files of a Python version add that.
 
-A Dockerfile's lines are notes. Texts for people and scripts are not read.
+Texts for people or for containers (a README, a Dockerfile, a script) follow. Where no earlier file
+requests packages, the first text that does leads. Else its lines that install torch count as far as
+they agree with all others, and those about Python where no file states it. The rest are notes.
 """
 
 from __future__ import annotations
@@ -12,13 +14,16 @@ import fnmatch
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import PurePath
 
 from provision.core.package_names import package_name
 from provision.core.statements import Statement
-from provision.project_files.decision import COMPANIONS, TORCH
+from provision.project_files.decision import COMPANIONS, OF_TORCH, TORCH
+from provision.project_files.requirements import shell_words
 from provision.project_files.rules import table
 
 _REQUESTS = ("pip", "conda")
+_OF_BUILDS = ("cuda", "index", "extra-index", "find-links")
 
 
 def files_to_read(names: Collection[str]) -> tuple[str, ...]:
@@ -31,7 +36,10 @@ def files_to_read(names: Collection[str]) -> tuple[str, ...]:
     if not files:
         files = [name for name in rules["locks"] if name in names][:1]
     files += [name for name in rules["python"] if name in names]
-    files += [name for name in rules["notes"] if name in names]
+    # README.md before its translations, README-ja.md and README_zh.md.
+    shortest_first = sorted(names, key=lambda name: (len(name), name))
+    for pattern in rules["texts"]:
+        files += fnmatch.filter(shortest_first, pattern)
     unread = unread_files(names, files)
     if not files and len(unread) == 1:
         files += unread
@@ -41,12 +49,12 @@ def files_to_read(names: Collection[str]) -> tuple[str, ...]:
 def is_usual(name: str) -> bool:
     """Whether a file of this name belongs to the folder that it is in."""
     rules = table("files")
-    return name in (*rules["leading"], *rules["python"]) or is_note(name)
+    return name in (*rules["leading"], *rules["python"]) or is_text(name)
 
 
-def is_note(name: str) -> bool:
-    """Whether the lines of a file of this name are notes."""
-    return name in table("files")["notes"]
+def is_text(name: str) -> bool:
+    """Whether a file of this name is for people or for a container."""
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in table("files")["texts"])
 
 
 def unread_files(names: Iterable[str], read: Collection[str]) -> tuple[str, ...]:
@@ -72,16 +80,22 @@ def offered_releases(statements: Iterable[Statement]) -> Iterator[str]:
             yield f"{item.file}:{item.line} {item.text} ({item.next_step})"
 
 
-def combined(files: Sequence[Sequence[Statement]]) -> list[Statement]:
-    """The statements of several files in their order, without those that an earlier file decides."""
+def combined(files: Sequence[Sequence[Statement]], *, texts_narrow: bool = True) -> list[Statement]:
+    """The statements of several files in their order, without those that an earlier file decides.
+
+    texts_narrow: what texts install of torch counts besides the torch that an earlier file requests.
+    """
     result: list[Statement] = []
     decided: dict[str, str] = {}
     for statements in files:
         read = {statement.file for statement in result}
+        adds = [statement for statement in statements if statement.file not in read]
+        is_first = not any(statement.kind in _REQUESTS for statement in result)
+        if adds and not is_first and is_text(PurePath(statements[0].file).name):
+            result += list(_of_text(adds, result, narrows=texts_narrow))
+            continue
         names: dict[str, str] = {}
-        for statement in statements:
-            if statement.file in read:
-                continue
+        for statement in adds:
             name = _package(statement)
             # Statements of several files about a build hold together: one may narrow another.
             if name in decided and name not in (*TORCH, *COMPANIONS, "python"):
@@ -92,6 +106,37 @@ def combined(files: Sequence[Sequence[Statement]]) -> list[Statement]:
             result.append(statement)
         decided |= names
     return result
+
+
+def _of_text(
+    statements: Sequence[Statement], earlier: Sequence[Statement], *, narrows: bool
+) -> Iterator[Statement]:
+    """What a text adds to the files before it: torch with its CUDA, and Python. All else is a note."""
+    decided = {package_name(item.value) for item in earlier if item.kind in (*_REQUESTS, "name")}
+    known = {"", *decided, *table("files")["installers"]}
+    has_torch = not decided.isdisjoint(TORCH)
+    torch_lines = {(item.file, item.line) for item in statements if _package(item) in OF_TORCH}
+    has_python = any(_package(item) == "python" for item in earlier)
+    pythons = {item.value for item in statements if _package(item) == "python"}
+    for statement in statements:
+        name, requirement = _package(statement), statement.requirement
+        if statement.next_step == "provision init" or (requirement and requirement.is_path):
+            continue  # the repository itself
+        if name == "python":
+            counts, is_build = not has_python and len(pythons) == 1, True
+        else:
+            is_build = name in OF_TORCH or statement.kind in _OF_BUILDS
+            narrows_torch = narrows and (statement.file, statement.line) in torch_lines
+            counts = is_build and (narrows_torch or not has_torch)
+        if counts or statement.kind in ("note", "unknown", "include"):
+            yield statement
+        elif is_build or name not in known:
+            words = shell_words(requirement) if requirement else f"--conda {statement.value}"
+            yield statement.because(
+                f"the lines of {statement.file} are notes where other files state packages",
+                "" if is_build else f"provision add NAME {words}",
+                kind="note",
+            )
 
 
 def _package(statement: Statement) -> str:

@@ -17,7 +17,7 @@ from provision.core.statements import PipRequirement, Statement
 from provision.core.yaml_text import YamlError, parse_yaml
 from provision.project_files import (
     conda,
-    dockerfile,
+    install_text,
     pipfile,
     pixi,
     pylock,
@@ -41,8 +41,6 @@ _REQUEST_OF = {
     "Pipfile.lock": "Pipfile",
     "pixi.lock": "pixi.toml",
 }
-# Texts for people and for a shell.
-_TEXTS = ("*.sh", "*.def", "Singularity", "*.md", "*.rst", "README*", "INSTALL*")
 _LISTED = re.compile(r"[\w.-]+=[^=\s]+=[^=\s]+")
 # The readers of files by the patterns of their names; the first that fits counts.
 _READERS: dict[str, Reader] = {
@@ -57,8 +55,15 @@ _READERS: dict[str, Reader] = {
     "pylock*.toml": pylock.statements,
     "*.toml": pyproject.statements,
     "*.py": pyproject.script_statements,
-    "Containerfile": dockerfile.statements,
-    "*[Dd]ockerfile*": dockerfile.statements,
+    "*.sh": install_text.statements,
+    "*.def": install_text.statements,
+    "Singularity": install_text.statements,
+    "Containerfile": install_text.statements,
+    "*[Dd]ockerfile*": install_text.statements,
+    "*.md": install_text.readme_statements,
+    "*.rst": install_text.readme_statements,
+    "README*": install_text.readme_statements,
+    "INSTALL*": install_text.readme_statements,
 }
 
 
@@ -97,11 +102,6 @@ def _reader(path: Path, text: str) -> Reader:
         raise InvalidSpec(
             f"{_shown(path)} does not say what was requested: every package of every group is in it.",
             advice=f"provision import {_shown(path.with_name(_REQUEST_OF[path.name]))}",
-        )
-    if any(fnmatch.fnmatchcase(path.name, pattern) for pattern in _TEXTS):
-        raise InvalidSpec(
-            f"{_shown(path)} is for people or for a shell, and is not read.",
-            advice="Say what it installs: `provision build NAME --torch VERSION --cuda X.Y --pip PACKAGE`.",
         )
     if path.name == "runtime.txt" and text.startswith("python-"):
         return python_version.statements

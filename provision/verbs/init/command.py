@@ -56,8 +56,8 @@ def init(console: Console, envs: Path | None, **options: Any) -> None:
     """Propose a spec.yml for this repository.
 
     Reads its files (environment.yml, pixi.toml, requirements.txt, pyproject.toml, Pipfile,
-    setup.cfg, setup.py; the first leads, and the others add to it), and asks nvidia-smi about this
-    machine.
+    setup.cfg, setup.py; the first leads, and the others add to it) and what its Dockerfile, scripts
+    and README install, and asks nvidia-smi about this machine.
     """
     from provision.cli.verb import context_of
     from provision.verbs.init import init as command
@@ -77,7 +77,8 @@ def import_(console: Console, file: Path, envs: Path | None, **options: Any) -> 
 
     FILE is an environment.yml, a requirements.txt, a pyproject.toml, a pixi.toml, a Pipfile, a
     setup.cfg or setup.py (which is not run), a pylock.toml, uv.lock or
-    conda-lock.yml, or what `conda env export`, `conda list` or `pip freeze` printed.
+    conda-lock.yml, a Dockerfile, shell script or README, or what `conda env export`, `conda list` or
+    `pip freeze` printed.
     """
     from provision.cli.verb import context_of
     from provision.verbs.init import init as command

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -47,14 +47,12 @@ _EDITABLE = re.compile(r"(?P<name>(?:.+ @ )?)file:(?P<path>/.*)")
 @frozen
 class Reading:
     """What a repository or a file requests. source: what it was read from; folder: whose name the
-    environment gets unless a file states one. other_lines: of files that are not read, which name a
-    release of PyTorch."""
+    environment gets unless a file states one."""
 
     request: Request
     source: str
     folder: Path
     unread_files: tuple[str, ...] = ()
-    other_lines: tuple[str, ...] = ()
 
 
 @frozen
@@ -88,13 +86,14 @@ def read_repository(folder: Path, choices: Choices, selection: Selection | None 
     names = [path.name for path in folder.iterdir() if path.is_file()]
     by_file: dict[str, list[Statement]] = {}
     for name in repository.files_to_read(names):
+        is_text = repository.is_text(name)
         try:
             statements = read_file(folder / name, selection)
         except InvalidSpec as error:
-            if not any(by_file.values()) or selection.groups or selection.extras:
+            if not is_text and (not any(by_file.values()) or selection.groups or selection.extras):
                 raise
             statements = [repository.unreadable(name, error.message)]
-        if statements or not repository.is_note(name):
+        if statements or not is_text:
             by_file[name] = statements
     selection.check()
     unread = repository.unread_files(names, ())
@@ -105,10 +104,14 @@ def read_repository(folder: Path, choices: Choices, selection: Selection | None 
         )
     statements = repository.combined(list(by_file.values()))
     request = _decide(statements, choices)
-    read = [name for name in by_file if not repository.is_note(name)]
-    lines = tuple(islice(named_releases(folder, read), SHOWN))
+    if request.is_disputed:
+        statements = repository.combined(list(by_file.values()), texts_narrow=False)
+        request = _decide(statements, choices)
     if "torch" not in request.content:
-        _require_no_other_release([*repository.offered_releases(statements), *lines][:SHOWN])
+        read = [name for name in by_file if not repository.is_text(name)]
+        _require_no_other_release(
+            chain(repository.offered_releases(statements), named_releases(folder, read))
+        )
     stated = {
         os.path.relpath(folder / statement.file, folder)
         for statement in statements
@@ -119,17 +122,16 @@ def read_repository(folder: Path, choices: Choices, selection: Selection | None 
         source=", ".join([name for name in by_file if name in stated] or by_file) or NOTHING,
         folder=folder,
         unread_files=repository.unread_files(names, {*stated, *by_file}),
-        other_lines=lines,
     )
 
 
-def _require_no_other_release(lines: Sequence[str]) -> None:
+def _require_no_other_release(lines: Iterable[str]) -> None:
     """Raise InvalidSpec if lines that do not count name a release of PyTorch."""
-    listed = "".join(f"\n  {line}" for line in lines)
+    listed = "".join(f"\n  {line}" for line in islice(lines, SHOWN))
     if listed:
         raise InvalidSpec(
             f"No file that counts names a release of PyTorch; other lines do:{listed}",
-            advice="Choose one, for example `--torch 2.3.1 --cuda 12.1`, or read a file of requirements "
+            advice="Choose one, for example `--torch 2.3.1 --cuda 12.1`, or read one of the files "
             "with `provision import FILE`.",
         )
 
@@ -292,8 +294,6 @@ def propose(
         spec = replace(spec, conda=tuple(remaining), pip=pip)
         resolution = resolve(spec)
     notes += _repository_note(name, reading)
-    if choice is not None or not catalog.EXACT.fullmatch(request.content.get("torch", "")):
-        notes += [f"not read, and names a release: {line}" for line in reading.other_lines]
     notes += _problems_here(resolution, machine)
     for warning in resolution.warnings:
         if warning.what not in ("gpu", "driver"):

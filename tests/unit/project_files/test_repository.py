@@ -81,9 +81,60 @@ def test_files_for_other_purposes_that_name_torch_are_shown(
         read(tmp_path, files)
 
 
+def test_text_decides_the_torch_that_no_other_file_requests(tmp_path: Path) -> None:
+    readme = (
+        "    conda install pytorch=2.1.2 pytorch-cuda=12.1 -c pytorch\n    pip install -e .\n"
+        "    pip install numpy rich\n"
+    )
+    reading = read(tmp_path, {"requirements.txt": "numpy\n", "README.md": readme})
+    content = {"torch": "2.1.2", "cuda": "12.1", "pip": ["numpy"]}
+    assert {**reading.request.content, **content} == reading.request.content
+    assert reading.source == "requirements.txt, README.md"
+    left = [entry.next_step for entry in reading.request.entries if entry.outcome == "left out"]
+    assert left == ["provision add NAME rich"]
+
+
+@pytest.mark.parametrize(
+    "lead,readme,content",
+    [
+        ("torch", "pip install torch==2.1.2+cu118", {"torch": "2.1.2", "cuda": "11.8"}),
+        (
+            "torch==2.3.1",
+            "pip install torch --index-url https://w.example/whl/cu118",
+            {"cuda": "11.8"},
+        ),
+        (
+            "torch>=2",
+            "pip install torch==2.3.1 torchvision",
+            {"torch": "2.3.1", "companions": True},
+        ),
+        # What contradicts does not count, nor what the text says besides.
+        ("torch==2.3.1", "pip install torch==2.2.0+cu118", {"torch": "2.3.1", "cuda": None}),
+        (
+            "torch>=2",
+            "pip install torch==2.3.1+cu118\n    pip install torch==2.3.1+cu121",
+            {"torch": ">=2", "cuda": None},
+        ),
+        ("torch>=2", "pip install torch==1.13.1+cu117", {"torch": ">=2", "cuda": None}),
+    ],
+)
+def test_text_narrows_the_torch_that_another_file_requests(
+    tmp_path: Path, lead: str, readme: str, content: dict[str, object]
+) -> None:
+    files = {"requirements.txt": f"{lead}\n", "README.md": f"    {readme}\n"}
+    stated = read(tmp_path, files).request.content
+    assert {key: stated.get(key) for key in content} == content
+
+
 def test_base_image_does_not_say_the_cuda_of_torch(tmp_path: Path) -> None:
     files = {"requirements.txt": "torch==2.4.0\n", "Dockerfile": "FROM nvidia/cuda:11.8.0-devel\n"}
     assert "cuda" not in read(tmp_path, files).request.content
+
+
+def test_two_builds_of_a_text_are_not_passed_over(tmp_path: Path) -> None:
+    readme = "`pip install torch==2.3.1+cu118` `pip install torch==2.3.1+cu121`"
+    with pytest.raises(InvalidSpec, match=r"README\.md:1"):
+        read(tmp_path, {"requirements.txt": "torch\n", "README.md": readme})
 
 
 @pytest.mark.parametrize(
@@ -99,6 +150,12 @@ def test_files_that_a_readme_names_are_not_passed_over(
     lines = "".join(f"    pip install -r {name}\n" for name in files)
     with pytest.raises(InvalidSpec, match=f"{list(files)[-1]}:1 torch"):
         read(tmp_path, {**files, "setup.py": SETUP, "README.md": lines})
+
+
+def test_readme_leads_before_its_translations(tmp_path: Path) -> None:
+    readme = "`pip install torch==2.{}`"
+    files = {"README-ja.md": readme.format("1.2"), "README.md": readme.format("3.1")}
+    assert read(tmp_path, files).request.content["torch"] == "2.3.1"
 
 
 @pytest.mark.parametrize(
@@ -124,19 +181,20 @@ def test_release_in_a_line_that_does_not_count_is_not_passed_over(
         read(tmp_path, files)
 
 
-def test_lines_of_a_dockerfile_are_notes(tmp_path: Path) -> None:
-    docker = "FROM python:3.10\nRUN pip install torchmetrics==1.0\n"
-    reading = read(tmp_path, {"requirements.txt": "torch==2.3.1\n", "Dockerfile": docker})
-    assert reading.request.content == {"torch": "2.3.1", "companions": False}
-    assert reading.source == "requirements.txt"
-    left = [(Path(one.file).name, one.line, one.outcome) for one in reading.request.entries]
-    assert left[1:] == [("Dockerfile", 1, "left out"), ("Dockerfile", 2, "left out")]
+@pytest.mark.parametrize("second,python", [("3.9", "3.9"), ("3.10", None)])
+def test_text_decides_the_python_if_it_names_one(
+    tmp_path: Path, second: str, python: str | None
+) -> None:
+    readme = f"    conda create -n a python=3.9\n    conda create -n b python={second}\n"
+    reading = read(tmp_path, {"requirements.txt": "torch==2.1.2\n", "README.md": readme})
+    assert reading.request.content.get("python") == python
+    assert reading.request.contradictions == []
 
 
-def test_lines_that_name_a_release_are_shown(tmp_path: Path) -> None:
-    readme = "# Net\n    pip install torch==2.1.2+cu118\n"
-    reading = read(tmp_path, {"requirements.txt": "torch>=2\n", "README.md": readme})
-    assert reading.other_lines == ("README.md:2 pip install torch==2.1.2+cu118",)
+def test_text_leads_where_nothing_else_does(tmp_path: Path) -> None:
+    files = {".python-version": "3.10", "Dockerfile": "RUN pip install torch==2.3.1+cu121 rich\n"}
+    content = read(tmp_path, files).request.content
+    assert (content["torch"], content["python"], content["pip"]) == ("2.3.1", "3.10", ["rich"])
 
 
 def test_text_that_installs_nothing_is_not_read(tmp_path: Path) -> None:

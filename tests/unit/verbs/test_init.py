@@ -82,22 +82,6 @@ def test_cuda_that_no_file_states(
         assert "`--cuda 12.1`" in error.advice and "`--cpu`" in error.advice
 
 
-@pytest.mark.parametrize(
-    "text,is_shown",
-    [
-        ("torch>=2.1,<2.4\nnvidia-cuda-runtime-cu12==12.1.105\n", True),
-        ("torch==2.3.1+cu121\n", False),
-    ],
-)
-def test_releases_in_unread_files_are_noted_where_the_build_is_open(
-    tmp_path: Path, text: str, is_shown: bool
-) -> None:
-    (tmp_path / "requirements.txt").write_text(text)
-    (tmp_path / "README.md").write_text("    pip install torch==2.1.2+cu118\n")
-    note = "not read, and names a release: README.md:1 pip install torch==2.1.2+cu118"
-    assert (note in propose(tmp_path, GPU).notes) == is_shown
-
-
 @pytest.mark.parametrize("driver,cuda", [("535.129.03", "12.1"), ("450.80.02", "11.8")])
 def test_of_the_allowed_cudas_this_machine_gets_one_that_it_runs(
     tmp_path: Path, driver: str, cuda: str
