@@ -65,7 +65,7 @@ def completed(line: str) -> list[str]:
         "pack",
         "notebook",
         "notebook notes",
-        "env show",
+        "env diff",
         "env remove --yes",
         "env tree einops",
         "kernel add",
@@ -139,7 +139,7 @@ def test_what_can_be_either_is_refused_with_both_forms(
 
 def test_several_environments_without_a_default_are_listed(project: Path) -> None:
     (project / "provision.toml").unlink()
-    for line in ("run -- python", "add einops", "build", "env show"):
+    for line in ("run -- python", "add einops", "build", "env diff"):
         with pytest.raises(click.UsageError, match="several environments: dev, lab"):
             completed(line)
     # What is no environment may still be a mistyped one.
