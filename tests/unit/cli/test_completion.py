@@ -181,11 +181,11 @@ def test_bash_completes_by_the_printed_script(tmp_path: Path) -> None:
     program.chmod(0o755)
     (tmp_path / "script").write_text(CliRunner().invoke(cli, ["completion", "bash"]).output)
     command = (
-        f"source '{tmp_path}/script'; COMP_WORDS=(provision env sh); COMP_CWORD=2; "
+        f"source '{tmp_path}/script'; COMP_WORDS=(provision env tr); COMP_CWORD=2; "
         '_provision_completion provision; echo "${COMPREPLY[@]}"'
     )
     env = {**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}"}
     output = subprocess.run(
         ["bash", "-c", command], capture_output=True, text=True, check=True, env=env
     )
-    assert output.stdout == "show\n"
+    assert output.stdout == "tree\n"
