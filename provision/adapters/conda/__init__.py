@@ -22,9 +22,6 @@ from provision.adapters.conda.repodata import (
     TORCH_PACKAGES,
     ChannelRecord,
     ChannelRecords,
-    RepodataRow,
-    published_rows,
-    read_archive_row,
 )
 from provision.adapters.conda.solver import Solver, SolveRequest
 
@@ -32,7 +29,6 @@ __all__ = [
     "TORCH_PACKAGES",
     "ChannelRecord",
     "ChannelRecords",
-    "RepodataRow",
     "SolveRequest",
     "Solver",
     "as_wheel",
@@ -41,8 +37,6 @@ __all__ = [
     "install_packages",
     "is_newer",
     "parse_requirement",
-    "published_rows",
-    "read_archive_row",
     "spec_errors",
     "spec_name",
     "unsatisfied",

@@ -12,7 +12,6 @@ this backoff.
 from provision.adapters.http.client import (
     TEXT_LIMIT,
     Availability,
-    Download,
     HttpClient,
     in_parallel,
     partial_path,

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from provision.adapters.http.retry import ADVICE, MinimumRate, read_timeout_s, retry_request
 from provision.adapters.http.session import CONNECTIONS, open_session
 from provision.core.dataclass import frozen
-from provision.core.errors import IntegrityError, ProvisionError, Unreachable
+from provision.core.errors import IntegrityError, Unreachable
 from provision.core.mirrors import path_from_url
 from provision.core.system_errors import from_system
 
@@ -44,15 +44,6 @@ class Availability:
 
     state: Literal["available", "gone", "changed", "silent", "other"]
     detail: str = ""
-
-
-@frozen
-class Download:
-    """A file to download."""
-
-    url: str
-    sha256: str
-    target: Path
 
 
 class HttpClient:
@@ -159,62 +150,42 @@ class HttpClient:
             raise requests.exceptions.HTTPError(f"HTTP {status}")
         return status
 
-    def download(
-        self, downloads: Sequence[Download], on_complete: Callable[[Download], None]
-    ) -> list[tuple[Download, ProvisionError]]:
-        """Download files, several at a time, and return those that failed, each with its error.
-
-        Calls `on_complete` for each file that stands under its name. Raises the disk's own errors.
-        """
-        failed: list[tuple[Download, ProvisionError]] = []
-        for download, error in in_parallel(self._download, downloads):
-            if error is None:
-                on_complete(download)
-            else:
-                failed.append((download, error))
-        return sorted(failed, key=lambda pair: str(pair[0].target))
-
-    def _download(self, download: Download) -> ProvisionError | None:
-        partial = partial_path(download.target)
+    def download(self, url: str, sha256: str, target: Path) -> None:
+        """Download a file, which gets its name when its hash is right. Raises Unreachable,
+        IntegrityError, and the disk's errors in our terms."""
+        partial = partial_path(target)
         try:
-            download.target.parent.mkdir(parents=True, exist_ok=True)
-            self._fetch_verified(download, partial)
-            os.replace(partial, download.target)
-        except (Unreachable, IntegrityError) as error:
-            return error
+            target.parent.mkdir(parents=True, exist_ok=True)
+            self._fetch_verified(url, sha256, partial)
+            os.replace(partial, target)
         except OSError as error:
-            raise from_system(error, download.target) from error
-        return None
+            raise from_system(error, target) from error
 
-    def _fetch_verified(self, download: Download, partial: Path) -> None:
+    def _fetch_verified(self, url: str, sha256: str, partial: Path) -> None:
         """Complete `partial` and check its hash.
 
         A partial file of an earlier run is deleted if its hash is wrong at the end, and fetched
         once more: it may belong to another file, or hold a proxy's error page.
         """
-        if download.url.startswith("file:"):
-            source = path_from_url(download.url)
+        if url.startswith("file:"):
+            source = path_from_url(url)
             if not source.is_file():
                 raise Unreachable(f"{source} does not exist.")
             shutil.copyfile(source, partial)
-            _check_hash(download, partial)
+            _check_hash(url, sha256, partial)
             return
         was_begun = partial.exists()
-        self._fetch_rest(download, partial)
+        self._fetch_rest(url, partial)
         try:
-            _check_hash(download, partial)
+            _check_hash(url, sha256, partial)
         except IntegrityError:
             if not was_begun:
                 raise
-            self._fetch_rest(download, partial)
-            _check_hash(download, partial)
+            self._fetch_rest(url, partial)
+            _check_hash(url, sha256, partial)
 
-    def _fetch_rest(self, download: Download, partial: Path) -> None:
-        retry_request(
-            lambda: self._append(download.url, partial),
-            download.url,
-            received=lambda: _size(partial),
-        )
+    def _fetch_rest(self, url: str, partial: Path) -> None:
+        retry_request(lambda: self._append(url, partial), url, received=lambda: _size(partial))
 
     def _append(self, url: str, partial: Path) -> None:
         """Append the missing rest to a partial file, in one request."""
@@ -282,15 +253,15 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _check_hash(download: Download, partial: Path) -> None:
+def _check_hash(url: str, sha256: str, partial: Path) -> None:
     """Raise IntegrityError for a file with another hash, and delete it: the next run could not use
     it either."""
-    sha256 = sha256_of(partial)
-    if sha256 != download.sha256:
+    actual = sha256_of(partial)
+    if actual != sha256:
         partial.unlink()
         raise IntegrityError(
-            f"{download.url} is not the file that the lock names: its sha256 is "
-            f"{sha256[:16]}…, not {download.sha256[:16]}….",
+            f"{url} is not the file that the lock names: its sha256 is "
+            f"{actual[:16]}…, not {sha256[:16]}….",
             advice="A mirror may be damaged, or a login page may answer in its place. The file was "
             "deleted.",
         )

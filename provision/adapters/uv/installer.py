@@ -138,15 +138,13 @@ def _pip_install(
 def hashed_requirements(packages: Sequence[LockedPackage], mirrors: Mirrors = NO_MIRRORS) -> str:
     """The requirements file, with hashes, from which uv installs.
 
-    By name from an index; by URL what no index has. A mirror folder has an index of all its wheels.
+    By name from an index; by URL what no index has.
     """
     lines = []
     for package in packages:
-        url = mirrors.actual_url(package.url, package.sha256)
-        has_index = mirrors.is_closed and url != package.url
         requirement = f"{package.name}=={package.version}"
-        if (package.direct or package.url.startswith("file:")) and not has_index:
-            requirement = f"{package.name} @ {url}"
+        if package.direct or package.url.startswith("file:"):
+            requirement = f"{package.name} @ {mirrors.actual_url(package.url)}"
         lines.append(f"{requirement} --hash=sha256:{package.sha256}\n")
     return "".join(lines)
 

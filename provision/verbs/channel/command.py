@@ -83,12 +83,11 @@ def mirror(
     from provision_runtime.report.text import format_bytes
 
     context = context_of(console, envs, options)
+    result = command.mirror(context, targets, folder, platforms, dry_run=dry_run)
     if dry_run:
-        result = command.preview(context, targets, folder, platforms)
         lines = [f"would fetch {path}" for path in result.fetched]
         lines.append(f"{folder}: {len(result.fetched)} of {result.files} files to fetch")
     else:
-        result = command.mirror(context, targets, folder, platforms)
         changes = f"{len(result.fetched)} fetched, {result.reused} reused"
         lines = [f"{folder}: {result.files} files, {format_bytes(result.bytes)} ({changes})"]
     console.result("channel-mirror", result, lines)

@@ -41,10 +41,7 @@ def _remote_facts(context: Context, files: Sequence[locks.LockFile]) -> locks.Re
     with http.HttpClient(uv.pip_settings()) as web:
 
         def availability(url: str) -> http.Availability:
-            try:
-                return web.availability(context.mirrors.actual_url(url, hashes[url]), hashes[url])
-            except Unreachable as error:
-                return http.Availability(state="gone", detail=error.message.rstrip("."))
+            return web.availability(context.mirrors.actual_url(url), hashes[url])
 
         def metadata(url: str) -> uv.WheelMetadata | str:
             """What a wheel says about itself, or why it cannot be read."""
@@ -53,7 +50,7 @@ def _remote_facts(context: Context, files: Sequence[locks.LockFile]) -> locks.Re
             if not url.partition("#")[0].endswith(".whl"):
                 return "it is not a wheel, and its requirements are known only once it is built"
             try:
-                return uv.fetch_metadata(web, context.mirrors.actual_url(url, hashes[url]))
+                return uv.fetch_metadata(web, context.mirrors.actual_url(url))
             except Unreachable as error:
                 return error.message.rpartition(": ")[2].rstrip(".")
 

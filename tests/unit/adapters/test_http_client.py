@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from provision.adapters import http
-from provision.adapters.http import Availability, Download, HttpClient
+from provision.adapters.http import Availability, HttpClient
 from provision.adapters.http.session import open_session
 from provision.core.errors import IntegrityError, ProvisionError, SystemRefused, Unreachable
 from tests.faulty import Fault, Server, served
@@ -32,6 +33,13 @@ def server(tmp_path: Path) -> Iterator[Server]:
         yield running
 
 
+@dataclass(frozen=True)
+class Download:
+    url: str
+    sha256: str
+    target: Path
+
+
 def download_of(server: Server, tmp_path: Path, sha256: str = SHA) -> Download:
     return Download(
         url=f"{server.url}/a%20b%2Bc.whl", sha256=sha256, target=tmp_path / "got" / "a.whl"
@@ -39,8 +47,12 @@ def download_of(server: Server, tmp_path: Path, sha256: str = SHA) -> Download:
 
 
 def download(request: Download) -> list[ProvisionError]:
-    with HttpClient() as web:
-        return [error for _, error in web.download([request], lambda request: None)]
+    try:
+        with HttpClient() as web:
+            web.download(request.url, request.sha256, request.target)
+    except (Unreachable, IntegrityError) as error:
+        return [error]
+    return []
 
 
 def leftovers(request: Download) -> list[str]:
@@ -49,10 +61,8 @@ def leftovers(request: Download) -> list[str]:
 
 def test_file_is_downloaded_completely(server: Server, tmp_path: Path) -> None:
     download_request = download_of(server, tmp_path)
-    finished: list[Download] = []
-    with HttpClient() as web:
-        assert web.download([download_request], finished.append) == []
-    assert download_request.target.read_bytes() == CONTENT and finished == [download_request]
+    assert download(download_request) == []
+    assert download_request.target.read_bytes() == CONTENT
     assert leftovers(download_request) == ["a.whl"]
 
 
@@ -132,17 +142,6 @@ def test_partial_file_of_something_else_is_discarded(
     assert download(download_request) == []
     assert download_request.target.read_bytes() == CONTENT
     assert leftovers(download_request) == ["a.whl"]
-
-
-def test_failed_download_does_not_stop_the_others(server: Server, tmp_path: Path) -> None:
-    good, gone = (
-        download_of(server, tmp_path),
-        Download(url=f"{server.url}/none", sha256=SHA, target=tmp_path / "got" / "none"),
-    )
-    with HttpClient() as web:
-        failed = web.download([gone, good], lambda request: None)
-    assert [request for request, _ in failed] == [gone]
-    assert good.target.exists()
 
 
 def test_local_file(tmp_path: Path) -> None:
