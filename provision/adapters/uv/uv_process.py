@@ -131,7 +131,8 @@ _FAILURES = (
         "Restore the lock or run `provision lock --relock`.",
     ),
     _Failure(
-        r"HTTP status client error \((?:404|410)[^)]*\)|404 Not Found|410 Gone",
+        r"HTTP status client error \((?:404|410)[^)]*\)|404 Not Found|410 Gone"
+        "|failed to query metadata of file",
         Unreachable,
         "A package is gone from the index: {sentence}.",
         _RELOCK,
