@@ -31,8 +31,6 @@ READ_BYTES = 1 << 18
 # Statuses that may be different in a moment (RFC 9110; 429 is RFC 6585).
 PASSING_STATUSES = (408, 425, 429, 500, 502, 503, 504)
 GONE_STATUSES = (404, 410)
-# Some servers know no HEAD, or allow only GET.
-NO_HEAD_STATUSES = (400, 401, 403, 405, 501)
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -140,12 +138,8 @@ class HttpClient:
     def _status(self, url: str) -> int:
         import requests
 
-        timeout_s = (CONNECT_TIMEOUT_S, self._read_timeout_s)
-        response = self._session.head(url, timeout=timeout_s, allow_redirects=True)
-        status = response.status_code
-        if status in NO_HEAD_STATUSES:
-            with self._get(url, {"Range": "bytes=0-0"}) as response:
-                status = response.status_code
+        with self._get(url, {"Range": "bytes=0-0"}) as response:
+            status = response.status_code
         if status in PASSING_STATUSES:
             raise requests.exceptions.HTTPError(f"HTTP {status}")
         return status
@@ -156,48 +150,23 @@ class HttpClient:
         partial = partial_path(target)
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            self._fetch_verified(url, sha256, partial)
+            if url.startswith("file:"):
+                source = path_from_url(url)
+                if not source.is_file():
+                    raise Unreachable(f"{source} does not exist.")
+                shutil.copyfile(source, partial)
+            else:
+                retry_request(lambda: self._write(url, partial), url)
+            _check_hash(url, sha256, partial)
             os.replace(partial, target)
         except OSError as error:
             raise from_system(error, target) from error
 
-    def _fetch_verified(self, url: str, sha256: str, partial: Path) -> None:
-        """Complete `partial` and check its hash.
-
-        A partial file of an earlier run is deleted if its hash is wrong at the end, and fetched
-        once more: it may belong to another file, or hold a proxy's error page.
-        """
-        if url.startswith("file:"):
-            source = path_from_url(url)
-            if not source.is_file():
-                raise Unreachable(f"{source} does not exist.")
-            shutil.copyfile(source, partial)
-            _check_hash(url, sha256, partial)
-            return
-        was_begun = partial.exists()
-        self._fetch_rest(url, partial)
-        try:
-            _check_hash(url, sha256, partial)
-        except IntegrityError:
-            if not was_begun:
-                raise
-            self._fetch_rest(url, partial)
-            _check_hash(url, sha256, partial)
-
-    def _fetch_rest(self, url: str, partial: Path) -> None:
-        retry_request(lambda: self._append(url, partial), url, received=lambda: _size(partial))
-
-    def _append(self, url: str, partial: Path) -> None:
-        """Append the missing rest to a partial file, in one request."""
-        size = _size(partial)
-        with self._get(url, {"Range": f"bytes={size}-"} if size else {}) as response:
-            if size and response.status_code == 416:
-                # Nothing is missing, or the partial file belongs to another file: the hash decides.
-                return
+    def _write(self, url: str, partial: Path) -> None:
+        with self._get(url) as response:
             _require_success(response, url)
-            is_continued = response.status_code == 206
             rate = MinimumRate(self._read_timeout_s)
-            with partial.open("ab" if is_continued else "wb") as file:
+            with partial.open("wb") as file:
                 for piece in _pieces(response):
                     rate.received(len(piece))
                     file.write(piece)
@@ -244,13 +213,6 @@ def _require_success(response: requests.Response, url: str) -> None:
 def partial_path(target: Path) -> Path:
     """Where a download lies until it is complete."""
     return target.with_name(f".{target.name}.part")
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0
 
 
 def _check_hash(url: str, sha256: str, partial: Path) -> None:

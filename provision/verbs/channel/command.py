@@ -77,7 +77,7 @@ def mirror(
     Other commands use the folder with `--mirror DIR`.
 
     Conda packages become channels, wheels become a package index. Checks and reuses the files that
-    DIR has; resumes interrupted downloads.
+    DIR has.
     """
     from provision.verbs.channel import mirror as command
     from provision_runtime.report.text import format_bytes

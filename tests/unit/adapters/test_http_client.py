@@ -12,6 +12,7 @@ import pytest
 
 from provision.adapters import http
 from provision.adapters.http import Availability, HttpClient
+from provision.adapters.http.retry import TRIES
 from provision.adapters.http.session import open_session
 from provision.core.errors import IntegrityError, ProvisionError, SystemRefused, Unreachable
 from tests.faulty import Fault, Server, served
@@ -114,26 +115,14 @@ def test_lasting_faults_are_reported(
 
 
 def test_always_truncated_download_gives_up(server: Server, tmp_path: Path) -> None:
-    server.fault("a", "no-range", times=0)
     server.fault("a", "truncate")
-    download_request = download_of(server, tmp_path)
-    download(
-        download_request
-    )  # with ranges each try brings half of the rest: it may succeed or give up, and must not go on for ever
-    assert len(server.log) < 40
-
-
-def test_download_resumes_where_it_stopped(server: Server, tmp_path: Path) -> None:
-    download_request = download_of(server, tmp_path)
-    download_request.target.parent.mkdir()
-    http.partial_path(download_request.target).write_bytes(CONTENT[:200_000])
-    assert download(download_request) == []
-    assert server.ranges == ["bytes=200000-"]
-    assert download_request.target.read_bytes() == CONTENT
+    (refusal,) = download(download_of(server, tmp_path))
+    assert isinstance(refusal, Unreachable)
+    assert len(server.log) == TRIES
 
 
 @pytest.mark.parametrize("part", [b"x" * 1000, b"x" * 300_000, b"x" * 400_000])
-def test_partial_file_of_something_else_is_discarded(
+def test_rest_of_an_earlier_download_is_discarded(
     server: Server, tmp_path: Path, part: bytes
 ) -> None:
     download_request = download_of(server, tmp_path)
@@ -171,7 +160,6 @@ def test_disk_error_is_not_blamed_on_the_mirror(server: Server, tmp_path: Path) 
     "kind,answer",
     [
         (None, Availability(state="available")),
-        ("no-head", Availability(state="available")),
         (404, Availability(state="gone", detail="HTTP 404")),
         (410, Availability(state="gone", detail="HTTP 410")),
         (403, Availability(state="other", detail="HTTP 403")),
@@ -179,9 +167,7 @@ def test_disk_error_is_not_blamed_on_the_mirror(server: Server, tmp_path: Path) 
     ],
 )
 def test_availability_of_a_file(server: Server, kind: Fault | None, answer: Availability) -> None:
-    if kind == "no-head":
-        server.fault("HEAD", kind)
-    elif kind is not None:
+    if kind is not None:
         server.fault("a", kind)
     with HttpClient() as web:
         assert web.availability(f"{server.url}/a%20b%2Bc.whl", SHA) == answer
