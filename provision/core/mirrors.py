@@ -88,7 +88,7 @@ class Mirrors:
     @cached_property
     def _prefixes(self) -> list[tuple[str, str]]:
         """Files below the first URL are read below the second one; both end with a slash."""
-        prefixes = []
+        prefixes: list[tuple[str, str]] = []
         for name, url in ((setting.name, setting.url) for setting in self._settings):
             if name is None:
                 prefixes += _prefixes_of_folder(self._manifest(url), url)

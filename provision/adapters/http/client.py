@@ -58,24 +58,18 @@ class HttpClient:
     def __exit__(self, *exc: object) -> None:
         self._session.close()
 
-    def text(self, url: str) -> str:
-        """A small text file. Raises Unreachable."""
-        try:
-            if url.startswith("file:"):
-                return path_from_url(url).read_text(encoding="utf-8")
-            return self.content(url).decode("utf-8")
-        except OSError as error:
-            raise Unreachable(f"{url} cannot be read: {error.strerror}.") from error
-        except UnicodeDecodeError as error:
-            raise Unreachable(f"{url} is not text.") from error
-
     def content(
         self, url: str, headers: Mapping[str, str] | None = None, missing: bytes | None = None
     ) -> bytes:
-        """A small file of a server. missing: what stands for one that the server does not have.
+        """A small file. missing: what stands for one that the server does not have.
 
         Raises Unreachable.
         """
+        if url.startswith("file:"):
+            try:
+                return path_from_url(url).read_bytes()
+            except OSError as error:
+                raise Unreachable(f"{url} cannot be read: {error.strerror}.") from error
 
         def fetch() -> bytes:
             with self._get(url, headers) as response:
