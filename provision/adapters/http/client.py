@@ -5,14 +5,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-import queue
 import re
 import shutil
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from provision.adapters.http.retry import ADVICE, MinimumRate, read_timeout_s, retry_request
@@ -244,38 +241,16 @@ def sha256_of(path: Path) -> str:
     return digest.hexdigest()
 
 
-def in_parallel(work: Callable[[T], R], items: Sequence[T]) -> Iterator[tuple[T, R]]:
+def in_parallel(work: Callable[[T], R], items: Iterable[T]) -> Iterator[tuple[T, R]]:
     """Each item with its result, in the order in which they finish. A worker's exception ends
-    the iteration and is raised here.
+    the iteration and is raised here."""
+    from concurrent.futures import ThreadPoolExecutor, as_completed
 
-    The workers are daemons: Ctrl-C does not wait for a worker that waits for a silent server.
-    """
-    pending: queue.SimpleQueue[T | None] = queue.SimpleQueue()
-    finished: queue.SimpleQueue[tuple[T, R | None, BaseException | None]] = queue.SimpleQueue()
-
-    def run() -> None:
-        while (item := pending.get()) is not None:
-            try:
-                finished.put((item, work(item), None))
-            except BaseException as error:
-                finished.put((item, None, error))
-
-    for item in items:
-        pending.put(item)
-    threads = min(CONNECTIONS, len(items))
-    for _ in range(threads):
-        pending.put(None)
-        threading.Thread(target=run, daemon=True).start()
+    pool = ThreadPoolExecutor(CONNECTIONS)
     try:
-        for _ in items:
-            item, result, error = finished.get()
-            if error is not None:
-                raise error
-            yield item, cast("R", result)
+        futures = {pool.submit(work, item): item for item in items}
+        for future in as_completed(futures):
+            yield futures[future], future.result()
     finally:
-        # If the caller stops early, items remain: drop them, and let every worker end.
-        with suppress(queue.Empty):
-            while pending.get_nowait() is not None:
-                pass
-        for _ in range(threads):
-            pending.put(None)
+        # Ctrl-C does not wait for a worker that waits for a silent server: `provision` ends itself.
+        pool.shutdown(wait=False, cancel_futures=True)
