@@ -52,13 +52,6 @@ def bootstrap(
 @channel.command("mirror")
 @click.argument("targets", metavar="NAME|FILE...", nargs=-1, required=True)
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
-@click.option(
-    "--platform",
-    "platforms",
-    multiple=True,
-    metavar="PLATFORM",
-    help="Mirror only this platform. Repeatable.  [default: all platforms of the locks]",
-)
 @mirror_option
 @dry_run_option
 @no_wait_option
@@ -68,7 +61,6 @@ def mirror(
     targets: tuple[str, ...],
     folder: Path,
     envs: Path | None,
-    platforms: tuple[str, ...],
     dry_run: bool,
     **options: Any,
 ) -> None:
@@ -83,7 +75,7 @@ def mirror(
     from provision_runtime.report.text import format_bytes
 
     context = context_of(console, envs, options)
-    result = command.mirror(context, targets, folder, platforms, dry_run=dry_run)
+    result = command.mirror(context, targets, folder, dry_run=dry_run)
     if dry_run:
         lines = [f"would fetch {path}" for path in result.fetched]
         lines.append(f"{folder}: {len(result.fetched)} of {result.files} files to fetch")

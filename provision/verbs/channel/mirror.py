@@ -11,6 +11,7 @@ import hashlib
 import html
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
@@ -21,7 +22,7 @@ from provision.adapters import conda, http, uv
 from provision.core.atomic import atomic_write
 from provision.core.credentials import without_login
 from provision.core.dataclass import frozen
-from provision.core.errors import IntegrityError, InvalidSpec, ProvisionError, Unreachable
+from provision.core.errors import IntegrityError, ProvisionError, Unreachable
 from provision.core.file_locks import environment_lock
 from provision.core.mirrors import FILES, MANIFEST, SIMPLE
 from provision.core.types import LockedPackage
@@ -50,7 +51,6 @@ def mirror(
     context: Context,
     targets: Sequence[str],
     folder: Path,
-    platforms: Sequence[str],
     *,
     dry_run: bool = False,
 ) -> MirrorResult:
@@ -59,7 +59,8 @@ def mirror(
     A file gets its name only when its hash is right. Raises for the first file that could not be
     fetched, after all others were.
     """
-    packages = _packages(context, targets, platforms)
+    locked = [locks.read_file(lock_file(context, target)).entries for target in targets]
+    packages = unique_files(chain.from_iterable(locked))
     if dry_run:
         return _result(folder, packages, _missing(folder, packages), dry_run=True)
     name = f"+mirror-{hashlib.sha256(str(folder.absolute()).encode()).hexdigest()[:16]}"
@@ -71,23 +72,6 @@ def mirror(
         if failures:
             raise _first_failure(failures, len(packages))
         return _result(folder, packages, missing, dry_run=False)
-
-
-def _packages(
-    context: Context, targets: Sequence[str], platforms: Sequence[str]
-) -> dict[str, LockedPackage]:
-    """The packages of some locks by the paths of their files, in order."""
-    entries: list[LockedPackage] = []
-    for target in targets:
-        entries += locks.read_file(lock_file(context, target)).entries
-    locked_platforms = {entry.platform for entry in entries}
-    unknown = sorted(set(platforms) - locked_platforms)
-    if unknown:
-        raise InvalidSpec(
-            f"None of these locks is for {', '.join(unknown)}.",
-            advice=f"They are for {', '.join(sorted(locked_platforms))}.",
-        )
-    return unique_files(entry for entry in entries if not platforms or entry.platform in platforms)
 
 
 def unique_files(packages: Iterable[LockedPackage]) -> dict[str, LockedPackage]:

@@ -18,7 +18,7 @@ from provision.cli.options import (
     relock_option,
     yes_option,
 )
-from provision.cli.other_tools import EnvGroup
+from provision.cli.other_tools import GroupWithForeignVerbs
 from provision.cli.verb import confirm, context_of, print_steps, verb
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from provision.verbs.env.env import Product
 
 
-@click.group(cls=EnvGroup)
+@click.group(cls=GroupWithForeignVerbs)
 def env() -> None:
     """Create, list, remove and compare environments on this machine."""
 
