@@ -1,5 +1,4 @@
-"""The one door to plain HTTP: whether a file is served, small files, ranges of large ones, and
-verified downloads.
+"""The one door to plain HTTP: small files, ranges of large ones, and verified downloads.
 
 Nothing here hangs: requests to a server that is silent or too slow for READ_TIMEOUT_S end, and
 transient errors are retried. A download is written under a partial name, and renamed only when its
@@ -11,7 +10,6 @@ this backoff.
 
 from provision.adapters.http.client import (
     TEXT_LIMIT,
-    Availability,
     HttpClient,
     in_parallel,
     partial_path,

@@ -1,5 +1,5 @@
-"""The client for indexes and channels: whether a file is served, small files, ranges of large ones,
-and downloads checked by hash, several at a time."""
+"""The client for indexes and channels: small files, ranges of large ones, and downloads checked by
+hash."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
 from provision.adapters.http.retry import ADVICE, MinimumRate, read_timeout_s, retry_request
 from provision.adapters.http.session import CONNECTIONS, open_session
-from provision.core.dataclass import frozen
 from provision.core.errors import IntegrityError, Unreachable
 from provision.core.mirrors import path_from_url
 from provision.core.system_errors import from_system
@@ -30,15 +29,6 @@ PASSING_STATUSES = (408, 425, 429, 500, 502, 503, 504)
 GONE_STATUSES = (404, 410)
 T = TypeVar("T")
 R = TypeVar("R")
-
-
-@frozen
-class Availability:
-    """Whether a file is served: available; gone (the server says so); changed (its hash is
-    another); silent (no answer); other (an answer that says neither)."""
-
-    state: Literal["available", "gone", "changed", "silent", "other"]
-    detail: str = ""
 
 
 class HttpClient:
@@ -106,34 +96,6 @@ class HttpClient:
             if len(body) > TEXT_LIMIT:
                 raise Unreachable(f"{response.url} is too large for a text file.")
         return bytes(body)
-
-    def availability(self, url: str, sha256: str) -> Availability:
-        """Whether a file is served, without downloading it.
-
-        A file on the disk is also hashed, since that costs next to nothing.
-        """
-        if url.startswith("file:"):
-            return _local_availability(path_from_url(url), sha256)
-        try:
-            status = retry_request(lambda: self._status(url), url)
-        except Unreachable as error:
-            return Availability(
-                state="silent", detail=error.message.rpartition(": ")[2].rstrip(".")
-            )
-        if 200 <= status < 400 or status == 416:
-            return Availability(state="available")
-        if status in GONE_STATUSES:
-            return Availability(state="gone", detail=f"HTTP {status}")
-        return Availability(state="other", detail=f"HTTP {status}")
-
-    def _status(self, url: str) -> int:
-        import requests
-
-        with self._get(url, {"Range": "bytes=0-0"}) as response:
-            status = response.status_code
-        if status in PASSING_STATUSES:
-            raise requests.exceptions.HTTPError(f"HTTP {status}")
-        return status
 
     def download(self, url: str, sha256: str, target: Path) -> None:
         """Download a file, which gets its name when its hash is right. Raises Unreachable,
@@ -218,18 +180,6 @@ def _check_hash(url: str, sha256: str, partial: Path) -> None:
             advice="A mirror may be damaged, or a login page may answer in its place. The file was "
             "deleted.",
         )
-
-
-def _local_availability(path: Path, sha256: str) -> Availability:
-    if not path.is_file():
-        return Availability(state="gone", detail="the file does not exist")
-    try:
-        actual = sha256_of(path)
-    except OSError as error:
-        return Availability(state="other", detail=str(error.strerror))
-    if actual != sha256:
-        return Availability(state="changed", detail=f"its sha256 is {actual[:16]}…")
-    return Availability(state="available")
 
 
 def sha256_of(path: Path) -> str:

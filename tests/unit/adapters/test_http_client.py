@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from provision.adapters import http
-from provision.adapters.http import Availability, HttpClient
+from provision.adapters.http import HttpClient
 from provision.adapters.http.retry import TRIES
 from provision.adapters.http.session import open_session
 from provision.core.errors import IntegrityError, ProvisionError, SystemRefused, Unreachable
@@ -156,44 +156,13 @@ def test_disk_error_is_not_blamed_on_the_mirror(server: Server, tmp_path: Path) 
         download(download_of(server, tmp_path))
 
 
-@pytest.mark.parametrize(
-    "kind,answer",
-    [
-        (None, Availability(state="available")),
-        (404, Availability(state="gone", detail="HTTP 404")),
-        (410, Availability(state="gone", detail="HTTP 410")),
-        (403, Availability(state="other", detail="HTTP 403")),
-        (500, Availability(state="silent", detail="HTTP 500")),
-    ],
-)
-def test_availability_of_a_file(server: Server, kind: Fault | None, answer: Availability) -> None:
-    if kind is not None:
-        server.fault("a", kind)
-    with HttpClient() as web:
-        assert web.availability(f"{server.url}/a%20b%2Bc.whl", SHA) == answer
-
-
-def test_availability_check_is_retried(server: Server) -> None:
-    server.fault("a", "drop", times=2)
-    with HttpClient() as web:
-        assert web.availability(f"{server.url}/a%20b%2Bc.whl", SHA).state == "available"
-
-
-def test_unreachable_server() -> None:
-    with HttpClient() as web:
-        assert web.availability("http://127.0.0.1:9/x", SHA) == Availability(
-            state="silent", detail="Connection refused"
-        )
-        assert web.availability("http://no-such-host.invalid/x", SHA).state == "silent"
-
-
-def test_availability_of_a_local_file(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    path.write_bytes(CONTENT)
-    with HttpClient() as web:
-        assert web.availability(path.as_uri(), SHA).state == "available"
-        assert web.availability(path.as_uri(), "0" * 64).state == "changed"
-        assert web.availability((tmp_path / "b").as_uri(), SHA).state == "gone"
+def test_unreachable_server(tmp_path: Path) -> None:
+    for url, reason in (
+        ("http://127.0.0.1:9/x", "Connection refused"),
+        ("http://no-such-host.invalid/x", "could not be fetched"),
+    ):
+        with HttpClient() as web, pytest.raises(Unreachable, match=reason):
+            web.content(url)
 
 
 def test_small_files_of_servers_and_disks(server: Server, tmp_path: Path) -> None:
