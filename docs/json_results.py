@@ -36,7 +36,6 @@ from provision.verbs.change.change import ChangeResult
 from provision.verbs.channel.mirror import MirrorResult
 from provision.verbs.clean.clean import Removable
 from provision.verbs.env.env import Product
-from provision.verbs.env.show import EnvironmentDetails
 from provision.verbs.facts.facts import FactsCheck, FactsSummary, FactsUpdate
 from provision.verbs.image.diff import ImageDiff
 from provision.verbs.image.registry import VerifiedImage
@@ -204,7 +203,6 @@ RESULTS = (
     _result("status", "status", "machine, engine, disk, environments", MachineStatus),
     _result("env-create", "env create", "the installed prefix", Prefix),
     _result("env-list", "env list", "every environment", {"environments": list[Environment]}),
-    _result("env-show", "env show", "an environment, and why it is so", EnvironmentDetails),
     _result("env-tree", "env tree", "packages, each with what it needs", {"packages": [TreeNode]}),
     _result(
         "env-remove",

@@ -6,8 +6,6 @@ from __future__ import annotations
 class Recorder:
     """Keeps what is said and warned of; shows nothing."""
 
-    shows_bars = False
-
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.warnings: list[str] = []

@@ -55,7 +55,6 @@ class Notes:
     """A Progress that keeps what was said."""
 
     lines: list[str] = field(default_factory=list)
-    shows_bars = False
 
     def info(self, text: str) -> None:
         self.lines.append(text)

@@ -54,7 +54,6 @@ class Toolkit:
     toolkit_driver: str | None
     capability_min: str  # GPUs older than this it cannot compile for
     capability_max: str | None  # nor for newer ones; None: not known
-    capability_source: str
     driver_platforms: tuple[Platform, ...] = ("linux-64",)  # NVIDIA's tables name Linux x86_64
 
 
@@ -108,7 +107,6 @@ def toolkits() -> dict[str, Toolkit]:
             toolkit_driver=row["toolkit_driver"]["version"],
             capability_min=row["capability"]["min"],
             capability_max=row["capability"]["max"],
-            capability_source=row["capability"]["source"],
         )
     return table
 

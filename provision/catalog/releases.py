@@ -99,7 +99,6 @@ class IndexDefault:
     """What a package index serves as plain `torch==V` on one platform."""
 
     build: str  # the tag of one of `Release.wheels`, or cpu
-    toolkit: str | None  # the exact CUDA toolkit, where the wheel pins one
     python: tuple[str, ...]
     free_threaded: tuple[str, ...]  # 3.13t
     python_source: str
@@ -281,7 +280,6 @@ def _release(version: str, row: dict[str, Any]) -> Release:
 def _default(row: dict[str, Any]) -> IndexDefault:
     return IndexDefault(
         build=row["build"],
-        toolkit=row["toolkit"],
         python=tuple(row["python"]["versions"]),
         free_threaded=tuple(row["python"]["free_threaded"]),
         python_source=row["python"]["source"],

@@ -130,10 +130,6 @@ class Console:
         """Whether somebody sees on a terminal what happens meanwhile."""
         return self.is_narrating and sys.stderr.isatty()
 
-    @property
-    def shows_bars(self) -> bool:
-        return sys.stderr.isatty() and not self.as_json and not self.quiet
-
     def _rich(self) -> rich.console.Console:
         from rich.console import Console as RichConsole
 
@@ -159,7 +155,7 @@ class Console:
         print(f"{label} {text}", file=sys.stderr, flush=True)
 
     def meter(self, title: str, total: int) -> MeterContext:
-        is_visible = self.shows_bars
+        is_visible = sys.stderr.isatty() and not self.as_json and not self.quiet
         # One bar at a time: of work within other work, the outer one shows that it goes on.
         if self._bar is not None and self._bar.is_shown:
             is_visible = False

@@ -195,34 +195,16 @@ def completion(shell: str) -> None:
 
 
 @cli.command("help")
-@click.argument(
-    "verb",
-    nargs=-1,
-    metavar="[VERB]...",
-)
-@click.option(
-    "--man", metavar="DIR", help="Write manual pages to DIR/man1, also of the verbs below."
-)
+@click.argument("verb", nargs=-1, metavar="[VERB]...")
+@click.option("--man", metavar="DIR", help="Write the manual pages of all verbs to DIR/man1.")
 @click.pass_context
 def help_(ctx: click.Context, verb: tuple[str, ...], man: str | None) -> None:
     """Show the help of a verb, like `provision VERB --help`."""
-    parent = ctx.parent
-    assert parent is not None
-    for name in verb:
-        command = parent.command
-        if not isinstance(command, click.Group):
-            raise click.UsageError(f"`{parent.command_path}` has no verbs of its own.")
-        try:
-            _, subcommand, _ = command.resolve_command(parent, [name])
-        except click.UsageError as error:
-            error.ctx = parent
-            raise
-        assert subcommand is not None
-        parent = click.Context(subcommand, parent=parent, info_name=name)
     if man is None:
-        click.echo(parent.get_help())
+        name = ctx.find_root().info_name
+        cli.main([*verb, "--help"], prog_name=name, standalone_mode=False)
         return
     from provision.cli.manual import write_pages
 
-    write_pages(parent, man)
-    click.echo(f"man -M {man} {parent.command_path.replace(' ', '-')}")
+    write_pages(ctx.find_root(), man)
+    click.echo(f"man -M {man} provision")

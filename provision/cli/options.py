@@ -126,7 +126,7 @@ mirror_option = option_group(
         multiple=True,
         metavar="WHAT=URL|DIR",
         help="Fetch WHAT (a channel's name or URL, `*` for all channels, or `pypi`) from URL "
-        "instead. DIR, made by `channel mirror`, serves everything. Repeatable.",
+        "instead. DIR, made by `channel mirror`, has the files of its locks. Repeatable.",
     ),
     section="Source",
 )

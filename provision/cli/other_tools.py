@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import ClassVar
 
 import click
 
@@ -42,29 +41,20 @@ def foreign_verbs(group: str = "") -> dict[str, str]:
     """Our verb for each of theirs, at the top or in a group."""
     text = Path(__file__).with_name("foreign_verbs.json").read_bytes()
     verbs: dict[str, dict[str, str]] = json.loads(text)
-    return verbs[group]
+    return verbs.get(group, {})
 
 
 class GroupWithForeignVerbs(click.Group):
     """A group whose error for another tool's word names our verb."""
-
-    foreign_group: ClassVar[str] = ""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         verb = None
         if args[0] not in self.list_commands(ctx) and not ctx.resilient_parsing:
-            verb = foreign_verbs(self.foreign_group).get(args[0])
+            group = str(ctx.info_name) if ctx.parent else ""
+            verb = foreign_verbs(group).get(args[0])
         if verb is not None:
             message = f"No such command '{args[0]}'. Did you mean `provision {verb}`?"
             raise click.UsageError(message, ctx)
         return super().resolve_command(ctx, args)
-
-
-class EnvGroup(GroupWithForeignVerbs):
-    foreign_group = "env"
-
-
-class MatrixGroup(GroupWithForeignVerbs):
-    foreign_group = "matrix"

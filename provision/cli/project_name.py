@@ -1,8 +1,8 @@
 """NAME may be left out: the project has a default environment.
 
 All verbs are given this in one place, before their arguments are parsed. What follows NAME (packages,
-a command, a folder) is told from it by the environments that exist. Words before `--` are NAME, those
-after it are not; what could be either is refused, with both forms.
+a command, a folder) is told from it by the environments that exist: a word that is the name of one is
+NAME. Words before `--` are NAME, those after it are not.
 """
 
 from __future__ import annotations
@@ -125,11 +125,7 @@ class _Typed:
         if self.path == "add":
             required = int(not (self.values.get("files") or self.values.get("editables")))
         lacks = len(words) <= required
-        if first in {*self.names, *list_prefixes(self.folders)}:
-            if rest and len(words) == 1 and not self.has_separator:
-                self._refuse_either(first, lacks=lacks)
-            return None
-        if self.values.get("prefix"):
+        if first in {*self.names, *list_prefixes(self.folders)} or self.values.get("prefix"):
             return None
         is_name = self.has_separator or not rest
         if (is_name or not lacks) and (self._is_of_other_project(first) or is_name):
@@ -143,9 +139,10 @@ class _Typed:
             return None
         question = did_you_mean(first, self.names)
         if question:
-            meant = question.split("`")[1]
-            problem = f"`{first}` is not an environment. {question}"
-            self._refuse(problem, [meant, *words[1:]], [default, *words])
+            forms = ([question.split("`")[1], *words[1:]], [default, *words])
+            lines = [f"  provision {self.path} {shlex.join(form)}" for form in forms]
+            problem = f"`{first}` is not an environment. {question}Write one of:"
+            raise click.UsageError("\n".join([problem, *lines]), self.context)
         return default
 
     def _default(self) -> str | None:
@@ -172,25 +169,6 @@ class _Typed:
                 f"{project_root(envs) / FILE}, and NAME may be left out."
             )
         raise click.UsageError(problem, self.context)
-
-    def _refuse_either(self, first: str, *, lacks: bool) -> None:
-        """Refuse an environment's name that can also be what the verb does something with."""
-        default = self._default()
-        if default in (None, first):
-            return
-        if lacks:
-            what = str(self.arguments[1].metavar or self.arguments[1].name).strip("[].").upper()
-            problem = f"`{first}` is an environment, and nothing follows it."
-            self._refuse(problem, [first, what], [str(default), first])
-        if self._fits(first, str(default)):
-            problem = f"`{first}` is an environment, and {default} has it too."
-            self._refuse(problem, [first, "--"], ["--", first])
-
-    def _refuse(self, problem: str, *forms: Sequence[str]) -> NoReturn:
-        lines = [f"  provision {self.path} {shlex.join(form)}" for form in forms]
-        raise click.UsageError(
-            "\n".join([f"{problem.strip()} Write one of:", *lines]), self.context
-        )
 
     def _fits(self, word: str, default: str) -> bool:
         """Whether a word certainly is what follows NAME, in the default environment."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from provision.workflow.environments import Environment
 
 # Seconds of a unit, and what an age in it is called, in short and in words.
+MACHINES = 2  # are named of each target of a smoke test
 AGES = ((86400, "d", "day"), (3600, "h", "hour"), (60, "min", "minute"))
 
 
@@ -94,9 +95,9 @@ def _image_cell(environment: Environment) -> str:
     return "yes" if environment.image == "current" else environment.image
 
 
-def short_verdict(environment: Environment, now: float, *, machines: int = 2) -> str:
+def short_verdict(environment: Environment, now: float) -> str:
     """`pass` if every target has that verdict on this machine, else what each has, and where and
-    when; empty if nothing was tested. machines: how many are named of each target."""
+    when; empty if nothing was tested."""
     texts: dict[str, list[str]] = {}
     for verdict in environment.verdicts:
         text = f"{verdict.verdict} {verdict.elsewhere}".rstrip()
@@ -105,8 +106,8 @@ def short_verdict(environment: Environment, now: float, *, machines: int = 2) ->
         texts.setdefault(verdict.target, []).append(text)
     joined = {}
     for target, rows in texts.items():
-        more = f"{len(rows) - machines} more" if len(rows) > machines else ""
-        joined[target] = "; ".join([*rows[:machines], *([more] if more else ())])
+        more = [f"{len(rows) - MACHINES} more"] if len(rows) > MACHINES else []
+        joined[target] = "; ".join([*rows[:MACHINES], *more])
     if len(set(joined.values())) == 1:
         return next(iter(joined.values()))
     return "; ".join(f"{target}: {text}" for target, text in joined.items()) or environment.smoke

@@ -9,21 +9,21 @@ knows no URL itself: the caller says which URL a channel's name stands for (ratt
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from provision.core.credentials import without_login
 from provision.core.dataclass import frozen
-from provision.core.errors import IntegrityError, InvalidSpec, Unreachable
-from provision.core.schema import InvalidDocument, parse_document
+from provision.core.errors import IntegrityError, InvalidSpec
 
 ALL_CHANNELS = "*"  # as a name: every channel that is known by its name only
 PACKAGE_INDEX = "pypi"  # as a name: the package index that uv uses by default
-MANIFEST = "mirror.json"  # in the folders that `channel mirror` makes
-SIMPLE = "simple"
+# In the folders that `channel mirror` makes: the addresses below which they have files, these files,
+# and a package index of the wheels.
+MANIFEST, FILES, SIMPLE = "mirrors.txt", "files", "simple"
+_LINE = rf"([a-z][a-z0-9+.-]*://\S*/)=({FILES}/\S+/)"
 SCHEMES = ("http", "https", "file", "s3", "oci")
 _SYNTAX = (
     f"Write NAME_OR_URL=URL (NAME: a channel, `{ALL_CHANNELS}` for all channel names, or "
@@ -33,22 +33,11 @@ _SYNTAX = (
 
 @frozen
 class MirrorSetting:
-    """One mirror as it was configured: NAME_OR_URL=URL, or the URL of a mirror folder, which stands
-    for everything."""
+    """One mirror as it was configured: NAME_OR_URL=URL, or the URL of a mirror folder, which is one of
+    several addresses and of the package index."""
 
     name: str | None  # None: a mirror folder
     url: str
-
-
-class _Translations(NamedTuple):
-    """The settings with every name as a URL, and the content of every mirror folder.
-
-    prefixes: files below the canonical URL are read below the other one; both end with a slash.
-    wheels: of mirror folders, by hash: the canonical URL and the other one.
-    """
-
-    prefixes: list[tuple[str, str]]
-    wheels: dict[str, tuple[str, str]]
 
 
 class Mirrors:
@@ -68,60 +57,28 @@ class Mirrors:
         self._channel_url, self._manifest = channel_url, manifest
 
     @property
-    def folders(self) -> tuple[str, ...]:
-        """The URLs of mirror folders."""
-        return tuple(setting.url for setting in self._settings if setting.name is None)
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether everything comes from mirror folders: nothing else is read."""
-        return bool(self.folders)
-
-    @property
-    def indexes(self) -> tuple[str, ...]:
-        """The package indexes of the folders."""
-        return tuple(f"{folder}{SIMPLE}/" for folder in self.folders)
-
-    @property
     def index(self) -> str | None:
         """The URL to use instead of the default package index."""
         for setting in self._settings:
+            if setting.name is None:
+                return f"{setting.url}{SIMPLE}"
             if setting.name == PACKAGE_INDEX:
                 return setting.url.rstrip("/")
         return None
 
-    def actual_url(self, url: str, sha256: str = "") -> str:
-        """Where to read what a lock names by `url`. Raises Unreachable if mirror folders stand for
-        everything and do not hold it."""
-        if not self._settings:
+    def actual_url(self, url: str) -> str:
+        """Where to read what a lock names by `url`."""
+        fitting = [prefix for prefix in self._prefixes if url.startswith(prefix[0])]
+        if not fitting:
             return url
-        prefixes, wheels = self._translations
-        by_url = dict(wheels.values())
-        if url in by_url or sha256 in wheels:
-            return by_url.get(url) or wheels[sha256][1]
-        fitting = [prefix for prefix in prefixes if url.startswith(prefix[0])]
-        if fitting:
-            canonical, actual = max(fitting, key=lambda prefix: len(prefix[0]))
-            return actual + url[len(canonical) :]
-        is_local = url.startswith("file:") and path_from_url(url).exists()
-        if self.is_closed and not is_local:
-            raise Unreachable(
-                f"{' and '.join(self.folders)} does not hold {url}.",
-                advice="`provision channel mirror NAME DIR` adds what a lock needs; or leave out "
-                "--mirror.",
-            )
-        return url
+        canonical, actual = max(fitting, key=lambda prefix: len(prefix[0]))
+        return actual + url[len(canonical) :]
 
-    def canonical_url(self, url: str, sha256: str = "") -> str:
+    def canonical_url(self, url: str) -> str:
         """The URL by which a lock names what is at `url`."""
-        if not self._settings:
-            return url
-        prefixes, wheels = self._translations
-        if sha256 in wheels:
-            return wheels[sha256][0]
         # uv leaves a login out of the URLs that an index gave it, rattler does not.
         plain_url = without_login(url)
-        plain = [(without_login(actual), canonical) for canonical, actual in prefixes]
+        plain = [(without_login(actual), canonical) for canonical, actual in self._prefixes]
         fitting = [prefix for prefix in plain if plain_url.startswith(prefix[0])]
         if not fitting:
             return url
@@ -129,15 +86,16 @@ class Mirrors:
         return canonical + plain_url[len(actual) :]
 
     @cached_property
-    def _translations(self) -> _Translations:
-        translations = _Translations([], {})
+    def _prefixes(self) -> list[tuple[str, str]]:
+        """Files below the first URL are read below the second one; both end with a slash."""
+        prefixes: list[tuple[str, str]] = []
         for name, url in ((setting.name, setting.url) for setting in self._settings):
             if name is None:
-                _read_folder(self._manifest(url), url, translations)
+                prefixes += _prefixes_of_folder(self._manifest(url), url)
             elif name != PACKAGE_INDEX:
                 canonical = name if "://" in name else self._channel_url(name)
-                translations.prefixes.append((canonical.rstrip("/") + "/", url))
-        return translations
+                prefixes.append((canonical.rstrip("/") + "/", url))
+        return prefixes
 
 
 NO_MIRRORS = Mirrors()
@@ -179,10 +137,7 @@ def path_from_url(url: str) -> Path:
 
 def merge_settings(*sources: Sequence[MirrorSetting]) -> tuple[MirrorSetting, ...]:
     """The settings in force, strongest source first: for each name, the one of the strongest source
-    that has it.
-
-    A mirror folder stands for everything, so sources weaker than the one that has it do not count.
-    """
+    that has it."""
     settings: dict[str, MirrorSetting] = {}
     for source in sources:
         names = [setting.name for setting in source if setting.name is not None]
@@ -191,24 +146,17 @@ def merge_settings(*sources: Sequence[MirrorSetting]) -> tuple[MirrorSetting, ..
             raise InvalidSpec(f"{', '.join(duplicates)} is given two mirrors.", advice="Name one.")
         for setting in source:
             settings.setdefault(setting.name or f"folder {setting.url}", setting)
-        if any(setting.name is None for setting in source):
-            break
     return tuple(settings.values())
 
 
-def _read_folder(text: str, folder: str, translations: _Translations) -> None:
-    """Add the content of a mirror folder, by its manifest, whose schema allows no path that leads out
-    of it. Raises IntegrityError if the text is no manifest."""
-    from urllib.parse import quote
-
-    try:
-        content = parse_document(text, "mirror")
-    except InvalidDocument as error:
-        raise IntegrityError(
-            f"{folder}{MANIFEST} is not the manifest of a mirror: {error}.",
-            advice="Make the folder again: provision channel mirror.",
-        ) from error
-    for canonical, path in content["channels"].items():
-        translations.prefixes.append((canonical, folder + quote(path)))
-    for sha256, row in content["wheels"].items():
-        translations.wheels[sha256] = (row["url"], folder + quote(row["path"]))
+def _prefixes_of_folder(text: str, folder: str) -> Iterator[tuple[str, str]]:
+    """What a mirror folder stands for. Raises IntegrityError for a line that is not of such a folder,
+    or that leads out of it."""
+    for line in text.splitlines():
+        match = re.fullmatch(_LINE, line)
+        if match is None or not {"..", "."}.isdisjoint(unquote(match[2]).split("/")):
+            raise IntegrityError(
+                f"{folder}{MANIFEST} is not of a mirror folder: {line[:80]!r}.",
+                advice="Make the folder again: provision channel mirror.",
+            )
+        yield match[1], folder + match[2]

@@ -8,21 +8,17 @@ up.
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import os
-import pty
-import re
 import shlex
 import signal
 import stat
 import subprocess
 import sys
-import termios
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Any, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 from provision.core.errors import OutputTooLong, TimedOut, ToolFailed, ToolMissing
 
@@ -41,8 +37,6 @@ FOREIGN_VARIABLES = (
 )
 # How long a child may take to end after each of these signals.
 GRACE_S = 5.0
-READ_BYTES = 4096
-_TERMINAL_CODES = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07")
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -100,8 +94,6 @@ def run(
     cwd: Path | None = None,
     timeout_s: float | None = None,
     check: bool = True,
-    show: bool = False,
-    hidden: Sequence[str] = (),
     on_stdout_line: Callable[[str], None] | None = None,
     on_stderr_line: Callable[[str], None] | None = None,
     feed: Callable[[int], None] | None = None,
@@ -110,8 +102,7 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end and return what it printed.
 
-    show: if our standard error is a terminal, the child has one too and its progress bars are passed
-    on, but for lines that begin with one of `hidden`. on_stdout_line, on_stderr_line: called, in
+    on_stdout_line, on_stderr_line: called, in
     another thread, with each line of the child's standard output or error as it comes. feed: writes
     to the descriptor of the child's standard input, in another thread; a BrokenPipeError there is no
     error. owner_writes_only: nobody else may write to what the child makes, whatever the user's
@@ -121,13 +112,11 @@ def run(
     """
     argv = [os.fspath(part) for part in command]
     out_reader: _LinePipe | None = None
-    err_reader: _LinePipe | _Terminal | None = None
+    err_reader: _LinePipe | None = None
     if on_stdout_line is not None or most_bytes is not None:
         out_reader = _LinePipe(on_stdout_line, most_bytes)
     if on_stderr_line is not None or most_bytes is not None:
         err_reader = _LinePipe(on_stderr_line, most_bytes)
-    elif show and sys.stderr.isatty():
-        err_reader = _Terminal(hidden)
     readers = [reader for reader in (out_reader, err_reader) if reader is not None]
     with ExitStack() as resources, ExitStack() as signals:
         for reader in readers:
@@ -281,17 +270,17 @@ def terminate_group(child: subprocess.Popen[str]) -> None:
             continue
 
 
-class _Reader:
-    """A thread that reads a child's output while it runs. is_cut: it is more than may come."""
+class _LinePipe:
+    """A pipe for a child's output, and a thread that reads it while the child runs: each line is
+    passed on as it comes, and recorded. most_bytes: if more comes, no more is read, and it is cut."""
 
-    is_cut = False
-
-    def __init__(self, file: IO[Any], child_end: int) -> None:
-        self._file, self.child_end = file, child_end
+    def __init__(self, on_line: Callable[[str], None] | None, most_bytes: int | None) -> None:
+        our_end, self.child_end = os.pipe()
+        self._file = os.fdopen(our_end, errors="replace")
+        self._on_line, self._most_bytes = on_line, most_bytes
+        self._lines: list[str] = []
+        self.is_cut = False
         self._thread = threading.Thread(target=self._forward, daemon=True)
-
-    def _forward(self) -> None:
-        raise NotImplementedError
 
     def __enter__(self) -> None:
         self._thread.start()
@@ -300,70 +289,6 @@ class _Reader:
         os.close(self.child_end)
         self._thread.join(timeout=GRACE_S)
         self._file.close()
-
-
-class _Terminal(_Reader):
-    """A terminal for a child: what it writes goes to ours, and its end is recorded, so that an error
-    can still be read. hidden: how lines begin that are recorded only."""
-
-    RECORDED_BYTES = 64 * 1024
-
-    def __init__(self, hidden: Sequence[str] = ()) -> None:
-        our_end, child_end = pty.openpty()
-        super().__init__(os.fdopen(our_end, "rb", buffering=0), child_end)
-        self._hidden = tuple(text.encode() for text in hidden)
-        self._recorded = b""
-        with suppress(OSError):  # our own terminal may not know its size
-            size = fcntl.ioctl(2, termios.TIOCGWINSZ, b"\0" * 8)
-            fcntl.ioctl(self.child_end, termios.TIOCSWINSZ, size)
-
-    def _forward(self) -> None:
-        unfinished = b""
-        while piece := self._read():
-            self._recorded = (self._recorded + piece)[-self.RECORDED_BYTES :]
-            *lines, unfinished = (unfinished + piece).split(b"\n")
-            visible = []
-            for line in lines:
-                # Codes of a hidden line may clear a progress bar.
-                codes = b"".join(_TERMINAL_CODES.findall(line)) + b"\r"
-                is_hidden = _visible(line).startswith(self._hidden)
-                visible.append(codes if is_hidden else line + b"\n")
-            text = _visible(unfinished)
-            may_be_hidden = any(prefix.startswith(text) for prefix in self._hidden)
-            if not may_be_hidden and not text.startswith(self._hidden):
-                visible.append(unfinished)
-                unfinished = b""
-            with suppress(OSError):
-                os.write(2, b"".join(visible))
-        with suppress(OSError):
-            os.write(2, unfinished)
-
-    def _read(self) -> bytes:
-        try:
-            return bytes(self._file.read(READ_BYTES))
-        except OSError:  # EIO: the other end is closed
-            return b""
-
-    def text(self) -> str:
-        """What was written, without the codes that move the cursor or set colors."""
-        plain = _TERMINAL_CODES.sub(b"", self._recorded).decode(errors="replace")
-        return plain.replace("\r\n", "\n").replace("\r", "\n")
-
-
-def _visible(line: bytes) -> bytes:
-    """A line as it finally looks: a carriage return begins it again, as progress bars do."""
-    return _TERMINAL_CODES.sub(b"", line).rstrip(b"\r").rpartition(b"\r")[2]
-
-
-class _LinePipe(_Reader):
-    """A pipe for a child's output: each line is passed on as it comes, and recorded. most_bytes: if
-    more comes, no more is read."""
-
-    def __init__(self, on_line: Callable[[str], None] | None, most_bytes: int | None) -> None:
-        our_end, child_end = os.pipe()
-        super().__init__(os.fdopen(our_end, errors="replace"), child_end)
-        self._on_line, self._most_bytes = on_line, most_bytes
-        self._lines: list[str] = []
 
     def _forward(self) -> None:
         size = 0

@@ -29,13 +29,11 @@ class InvalidDocument(ValueError):
 class SchemaViolation:
     """One violation of a schema.
 
-    keyword: the schema's keyword that is violated (`required`, `type`, ...); `json` for a value
-    that JSON cannot hold. names: the missing or unexpected properties, if the violation is about
+    names: the missing or unexpected properties, if the violation is about
     properties.
     """
 
     path: DocumentPath
-    keyword: str
     names: tuple[str, ...]
     message: str
 
@@ -88,7 +86,7 @@ def schema_violations(document: Any, schema: str) -> list[SchemaViolation]:
         # YAML and Python hold values that JSON does not, and jsonschema-rs has a recursion limit.
         path, problem = _not_json(document, ())
         problem = problem or f"it cannot be checked ({error})"
-        return [SchemaViolation(path=path, keyword="json", names=(), message=problem)]
+        return [SchemaViolation(path=path, names=(), message=problem)]
     return [_violation(error, schema) for error in errors]
 
 
@@ -112,9 +110,7 @@ def _violation(error: Any, schema: str) -> SchemaViolation:
         names = (str(error.kind.property),)
     elif error.kind.name == "additionalProperties":
         names = tuple(error.kind.unexpected)
-    return SchemaViolation(
-        path=tuple(error.instance_path), keyword=error.kind.name, names=names, message=message
-    )
+    return SchemaViolation(path=tuple(error.instance_path), names=names, message=message)
 
 
 def _property_at(schema: str, path: Sequence[str | int]) -> Any:

@@ -1,9 +1,9 @@
 """Tar archives: headers whose bytes depend only on their arguments, and safe reading of archives
 from elsewhere.
 
-tarfile promises readable archives, not the same bytes from every Python release; a layer's digest
-must be the same from 3.10 to 3.13, so we write the few header fields that a layer needs ourselves.
-Format: POSIX ustar, with one pax record per value that ustar cannot hold.
+The same arguments give the same bytes, also with the releases of Python from 3.10 to 3.13 (tried): the
+digest of a layer must not depend on them. Format: POSIX ustar, with a pax header for values that it cannot
+hold.
 """
 
 from __future__ import annotations
@@ -25,10 +25,7 @@ END = bytes(2 * BLOCK)
 EPOCH = 315532800
 CHUNK = 1 << 20  # of reading and hashing, here and wherever images are read
 
-_TYPE = {"file": b"0", "link": b"2", "folder": b"5"}
-_PAX = b"x"
-_SIZE_LIMIT = 8 << 30  # eleven octal digits
-_NAME_LIMIT, _PREFIX_LIMIT, _LINK_LIMIT = 100, 155, 100
+_TYPE = {"file": tarfile.REGTYPE, "link": tarfile.SYMTYPE, "folder": tarfile.DIRTYPE}
 
 WHITEOUT, OPAQUE = ".wh.", ".wh..wh..opq"
 # Bytes of the names and attributes of one member, which tarfile reads into memory at once.
@@ -60,25 +57,10 @@ def header(
     path: str, *, kind: Kind, mode: int, mtime: int, size: int = 0, target: str = ""
 ) -> bytes:
     """The header of one member, with a pax header before it if a value does not fit."""
-    name = _encode(path + "/" if kind == "folder" else path)
-    link = _encode(target)
-    prefix_and_name = _split(name)
-    records = b""
-    if prefix_and_name is None or not name.isascii():
-        records += _pax_record(b"path", name)
-        prefix_and_name = (b"", name[:_NAME_LIMIT])
-    if len(link) > _LINK_LIMIT or not link.isascii():
-        records += _pax_record(b"linkpath", link)
-        link = link[:_LINK_LIMIT]
-    header_size = size
-    if size >= _SIZE_LIMIT:
-        records += _pax_record(b"size", str(size).encode())
-        header_size = 0
-    block = _header_block(prefix_and_name, _TYPE[kind], mode, mtime, header_size, link)
-    if not records:
-        return block
-    pax = _header_block((b"", b"PaxHeader"), _PAX, 0o644, mtime, len(records), b"")
-    return pax + records + padding(len(records)) + block
+    member = tarfile.TarInfo(path)
+    member.type, member.linkname = _TYPE[kind], target
+    member.mode, member.mtime, member.size = mode, mtime, size
+    return member.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
 
 
 def padding(size: int) -> bytes:
@@ -98,56 +80,6 @@ def file_chunks(path: Path) -> Iterator[bytes]:
     with path.open("rb", buffering=0) as file:
         while chunk := file.read(CHUNK):
             yield chunk
-
-
-def _encode(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")
-
-
-def _split(name: bytes) -> tuple[bytes, bytes] | None:
-    """A name as ustar's prefix and name, or None if it fits neither whole nor split at a slash."""
-    if len(name) <= _NAME_LIMIT:
-        return b"", name
-    cut = name.rfind(b"/", 0, min(_PREFIX_LIMIT + 1, len(name) - 1))
-    if cut <= 0 or len(name) - cut - 1 > _NAME_LIMIT:
-        return None
-    return name[:cut], name[cut + 1 :]
-
-
-def _pax_record(key: bytes, value: bytes) -> bytes:
-    """`length key=value`, where length counts its own digits."""
-    length = rest = len(key) + len(value) + 3
-    while len(str(length)) + rest != length:
-        length = len(str(length)) + rest
-    return b"%d %s=%s\n" % (length, key, value)
-
-
-def _header_block(
-    prefix_and_name: tuple[bytes, bytes], kind: bytes, mode: int, mtime: int, size: int, link: bytes
-) -> bytes:
-    prefix, name = prefix_and_name
-    before_checksum = b"".join(
-        (
-            name.ljust(100, b"\0"),
-            b"%07o\0" % mode,
-            b"%07o\0" % 0,  # uid
-            b"%07o\0" % 0,  # gid
-            b"%011o\0" % size,
-            b"%011o\0" % mtime,
-        )
-    )
-    after_checksum = b"".join(
-        (
-            kind,
-            link.ljust(100, b"\0"),
-            b"ustar\x0000",
-            bytes(80),
-            prefix.ljust(155, b"\0"),
-            bytes(12),
-        )
-    )
-    checksum = sum(before_checksum) + sum(after_checksum) + 8 * ord(" ")
-    return before_checksum + b"%06o\0 " % checksum + after_checksum
 
 
 # Reading

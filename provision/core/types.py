@@ -292,10 +292,6 @@ class Progress(Protocol):
 
     def warn(self, text: str) -> None: ...
 
-    @property
-    def shows_bars(self) -> bool:
-        """Whether bars are seen: also those that a tool draws by itself."""
-
     def meter(self, title: str, total: int) -> MeterContext:
         """total: 0 if nobody knows how much there is to do."""
 

@@ -60,7 +60,8 @@ def _install(staging: Path, path: Path, progress: Progress, mirrors: Mirrors) ->
     progress.info(f"installing JupyterLab into {path}, once for all environments")
     run([sys.executable, "-m", "venv", "--without-pip", "--symlinks", staging])
     interpreter = staging / "bin" / "python"
-    uv.install_wheels(packages, interpreter, mirrors, show_bars=progress.shows_bars)
+    with progress.meter("installing wheels", 0):
+        uv.install_wheels(packages, interpreter, mirrors, on_line=progress.info)
     # Notebooks run in environments, not in the server's own Python.
     shutil.rmtree(staging / "share" / "jupyter" / "kernels", ignore_errors=True)
 

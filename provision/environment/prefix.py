@@ -225,14 +225,15 @@ def install_packages(
     wheels = lock.by("pip")
     if wheels:
         progress.info(f"installing {len(wheels)} wheels")
-        uv.install_wheels(
-            wheels,
-            python or staging / "bin" / "python",
-            mirrors,
-            target=staging if python else None,
-            platform=lock.platform if python else None,
-            show_bars=progress.shows_bars,
-        )
+        with progress.meter("installing wheels", 0):
+            uv.install_wheels(
+                wheels,
+                python or staging / "bin" / "python",
+                mirrors,
+                target=staging if python else None,
+                platform=lock.platform if python else None,
+                on_line=progress.info,
+            )
         _rewrite_scripts(staging, python.parent.parent if python else staging, path)
 
 

@@ -116,13 +116,10 @@ def prepare(
     make_private_directory(staging)
     if changed:
         progress.info(f"installing {', '.join(package.name for package in changed)}")
-        uv.install_wheels(
-            changed,
-            prefix.python,
-            mirrors,
-            target=staging,
-            show_bars=progress.shows_bars,
-        )
+        with progress.meter("installing wheels", 0):
+            uv.install_wheels(
+                changed, prefix.python, mirrors, target=staging, on_line=progress.info
+            )
         for mark in (".lock", "CACHEDIR.TAG"):
             (staging / mark).unlink(missing_ok=True)
         bytecode.compile_all(staging, "checked-hash", cache, base=path)

@@ -30,4 +30,4 @@ from provision.lockfile.export import (
 from provision.lockfile.input_files import LockInputs, read_inputs
 from provision.lockfile.joint_solve import LocalPythonChannel, solve
 from provision.lockfile.lock_change import change, update
-from provision.lockfile.verify import RemoteFacts, VerifyReport, verify_lock
+from provision.lockfile.verify import VerifyReport, verify_lock

@@ -264,7 +264,16 @@ def means(prefix: str, version: str | None) -> bool:
 
 def companion_pins(candidate: Candidate, manager: Manager, form: str) -> Iterator[Pin]:
     """torchvision and torchaudio of the release, where the source has them. form: the requirement,
-    with {name} and {version}."""
+    with {name} and {version}. Of a release that only a package index has: the torchvision that goes with
+    it, newer than all that the facts have."""
+    if candidate.release.from_index:
+        known = [release.torchvision for release in catalog.releases().values()]
+        yield Pin(
+            manager=manager,
+            requirement=f"torchvision>={max(filter(None, known), key=version_key)}",
+            reason=COMPANION,
+            source="the package index",
+        )
     for companion in candidate.source.companions(candidate.release):
         if companion.version:
             yield Pin(

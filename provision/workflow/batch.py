@@ -34,10 +34,6 @@ class PrefixedProgress:
     def warn(self, text: str) -> None:
         self._progress.warn(f"{self._name}: {text}")
 
-    @property
-    def shows_bars(self) -> bool:
-        return False
-
     def meter(self, title: str, total: int) -> MeterContext:
         return SilentMeter()
 

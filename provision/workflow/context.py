@@ -89,7 +89,7 @@ def mirrors_of(configured: Sequence[MirrorSetting]) -> Mirrors:
     def manifest(folder: str) -> str:
         settings = None if folder.startswith("file:") else uv.pip_settings()
         with http.HttpClient(settings) as web:
-            return web.text(folder + MANIFEST)
+            return web.content(folder + MANIFEST).decode(errors="replace")
 
     return Mirrors(configured, channel_url=conda.channel_url, manifest=manifest)
 

@@ -282,8 +282,6 @@ def report_left_out(context: Context, plan: Plan) -> None:
 def report_index_settings(context: Context) -> None:
     """Name the settings of uv and pip that decide where wheels come from, and uv's settings that
     are left out."""
-    if context.mirrors.is_closed:
-        return
     settings = uv.configured_settings()
     if settings.origins:
         context.progress.info(

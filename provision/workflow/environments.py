@@ -95,23 +95,6 @@ def environments_of_all(context: Context) -> list[Environment]:
     return rows
 
 
-def describe_environment(context: Context, name: str) -> tuple[Environment, str | None, str | None]:
-    """One environment; with the reference of its image, and its kernel's name in Jupyter's menu."""
-    path = prefix_registry.prefix_path(context.folders, name)
-    display_names = {kernel.prefix: kernel.display_name for kernel in kernels.list_kernels()}
-    prefix, size = _installed(name, path)
-    row = _environment(context, name, prefix, size, has_kernel=path in display_names)
-    reference = None
-    if row.image:
-        try:
-            passport = passports.find(context.folders, name)
-        except IntegrityError:  # `_environment` has said so
-            passport = None
-        image = passport["image"] if passport else None
-        reference = image["reference"] if image else None
-    return row, reference, display_names.get(path)
-
-
 def _installed(name: str, path: Path) -> tuple[Prefix | None, int]:
     """The prefix of that name at a path, and its size when it was installed."""
     present = marker.read(path)

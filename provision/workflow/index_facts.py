@@ -10,10 +10,9 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 from packaging.requirements import Requirement
@@ -37,7 +36,6 @@ from provision.resolver import constraints
 MACHINES = {"linux-64": "x86_64", "linux-aarch64": "aarch64"}
 # Pythons that markers of triton tell apart.
 PYTHONS = ("3.8", "3.10", "3.11", "3.12", "3.13")
-COMPANIONS = ("torchvision", "torchaudio")
 OLDEST = Version("1.12")  # the table's first release
 # For so long what was read of a release is not read again: a patch release may follow.
 KEEP_S = 86_400.0
@@ -80,12 +78,9 @@ class TorchIndex:
         versions = sorted({Version(wheel.base) for wheel in self.torch})
         return [str(version) for version in versions if version >= OLDEST]
 
-    @cached_property
-    def companions(self) -> Mapping[str, list[LinuxWheel]]:
-        return {name: self.index.wheels(name) for name in COMPANIONS}
-
     def release(self, version: str, tags: Iterable[str] = ()) -> Row:
-        """The facts of a release as the table of releases has them; the rest is unknown.
+        """The facts of a release as the table of releases has them; the rest is unknown, as its
+        companions are: those that uv chooses for it.
 
         tags: builds to look for in PyTorch's own wheel index, if the user has named it.
         """
@@ -95,7 +90,6 @@ class TorchIndex:
             self._add_default(row, version, platform, of_machine(self.torch, version, machine))
         for tag in tags:
             self._add_build(row, version, tag)
-        self._add_companions(row, version)
         return row
 
     def _add_default(
@@ -147,29 +141,6 @@ class TorchIndex:
             pins = replace(pins, cuda=cuda)
             row["wheels"][tag] = build_row(pins, source, on_pypi=False)
 
-    def _add_companions(self, row: Row, version: str) -> None:
-        torch = of_machine(self.torch, version, "x86_64")
-        required: list[list[LinuxWheel]] = []
-        for name, wheels in self.companions.items():
-            best = companion(version, self._requirements_of(wheels))
-            if best is None:
-                continue
-            row[name] = {"version": best[0], "pins_torch": best[1]}
-            row[name]["source"] = f"PyPI metadata {name}=={best[0]}"
-            if best[1] or name == "torchvision":
-                required.append(of_machine(wheels, best[0], "x86_64"))
-        pythons = fewer_pythons(torch, required) if torch and required else None
-        if pythons is not None and row["torchvision"]["source"]:
-            row["torchvision"]["python"] = pythons
-
-    def _requirements_of(
-        self, wheels: Sequence[LinuxWheel]
-    ) -> Iterator[tuple[str, tuple[str, ...] | None]]:
-        """Each release of a project with what its wheel requires, newest first, read when needed."""
-        for version in sorted({wheel.base for wheel in wheels}, key=Version, reverse=True):
-            wheel = specimen(of_machine(wheels, version, "x86_64"))
-            yield version, self.index.requirements(wheel) if wheel else None
-
 
 def of_machine(
     wheels: Sequence[LinuxWheel], release: str, machine: str, local: str | None = None
@@ -200,7 +171,7 @@ def read_pins(requirements: Sequence[str], machine: str, python: str) -> Pins:
         requirement = Requirement(text)
         marker = str(requirement.marker or "")
         if marker_holds(marker, python, platform):
-            exact[requirement.name] = _exact_version(requirement.specifier)
+            exact[requirement.name] = exact_version(requirement.specifier)
         # triton's marker also names Pythons; any that holds for the machine counts.
         if requirement.name == "triton" and any(
             marker_holds(marker, minor, platform) for minor in (*PYTHONS, python)
@@ -266,45 +237,7 @@ def glibc(wheels: Sequence[LinuxWheel]) -> str | None:
     return None if floors or not floor.startswith("2.") else floor
 
 
-def companion(
-    torch: str, candidates: Iterable[tuple[str, Sequence[str] | None]]
-) -> tuple[str, bool] | None:
-    """The release of torchvision or torchaudio for a torch release, and whether it pins torch
-    exactly.
-
-    One that pins this very torch, else the newest that admits it, or that names no torch at all.
-    Candidates come newest first; none is read beyond the first that is made for an older torch.
-    """
-    admitting = None
-    for version, requirements in candidates:
-        if requirements is None:
-            continue
-        specifiers = SpecifierSet()
-        for requirement in map(Requirement, requirements):
-            if requirement.name == "torch":
-                specifiers = requirement.specifier
-        exact = _exact_version(specifiers)
-        if exact == torch:
-            return version, True
-        if exact is None and specifiers.contains(torch):
-            admitting = admitting or version
-        elif exact and Version(exact) < Version(torch):
-            break
-    return (admitting, False) if admitting else None
-
-
-def fewer_pythons(
-    torch: Sequence[LinuxWheel], companions: Sequence[Sequence[LinuxWheel]]
-) -> list[str] | None:
-    """Pythons that every companion has wheels for, if torch has others."""
-    torch_pythons = {wheel.python for wheel in torch if not wheel.python.endswith("t")}
-    common = set(torch_pythons)
-    for wheels in companions:
-        common &= {python for python in common if any(wheel.runs_on(python) for wheel in wheels)}
-    return sorted(common, key=Version) if common != torch_pythons else None
-
-
-def _exact_version(specifiers: SpecifierSet) -> str | None:
+def exact_version(specifiers: SpecifierSet) -> str | None:
     for specifier in specifiers:
         if specifier.operator == "==":
             return specifier.version

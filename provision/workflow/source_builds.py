@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 from provision import catalog, channel
 from provision import lockfile as locks
 from provision.adapters import uv
-from provision.adapters.http import Download, HttpClient
+from provision.adapters.http import HttpClient
 from provision.core.atomic import atomic_write
 from provision.core.errors import InvalidSpec, ToolMissing, Unreachable, Unsolvable
 from provision.core.mirrors import path_from_url
@@ -166,10 +166,8 @@ def _build(
     with temporary_directory("build") as temporary:
         archive, prefix = temporary / package.filename, temporary / "prefix"
         url = context.mirrors.actual_url(package.url)
-        download = Download(url=url, target=archive, sha256=package.sha256)
         with HttpClient(uv.pip_settings()) as client:
-            for _, error in client.download([download], lambda download: None):
-                raise error
+            client.download(url, package.sha256, archive)
 
         def build_wheel(**options: Any) -> Path:
             with _shown_steps(context, title) as on_line:

@@ -63,7 +63,6 @@ class Watching:
         self.messages.append(text)
 
     warn = info
-    shows_bars = False
 
     def meter(self, title: str, total: int) -> Watching:
         self.meters[title] = total

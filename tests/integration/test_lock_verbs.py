@@ -150,7 +150,7 @@ def test_pip_accepts_the_hashed_requirements(home: Home, environment: Path, tmp_
     assert spoiled.returncode != 0 and "HASHES" in spoiled.stderr.upper()
 
 
-def test_verify_reports_removed_files(home: Home, tmp_path: Path) -> None:
+def test_verify_says_what_it_could_not_check(home: Home, tmp_path: Path) -> None:
     path = home.envs / NAME / "conda-lock.yml"
     with served(tmp_path) as server:
         path.write_text(path.read_text().replace(tmp_path.as_uri(), server.url))
@@ -158,20 +158,9 @@ def test_verify_reports_removed_files(home: Home, tmp_path: Path) -> None:
         assert (sound.returncode, sound.stdout) == (0, f"{NAME}: 3 packages, nothing wrong\n"), (
             sound.stderr
         )
-        server.fault("numpy", 404)
-        server.fault("torch", 503, times=2)
-        result = home.run("lock", "verify", NAME, str(path))
-    assert result.returncode == 1
-    lines = result.stdout.splitlines()
-    assert [
-        line
-        for line in lines
-        if line.startswith(f"{NAME}: linux-64 numpy is no longer served: ")
-        and line.endswith("(HTTP 404)")
-    ]
-    assert lines[-2:] == [f"{NAME}: 3 packages, 1 finding", f"{path}: 3 packages, 1 finding"]
+        assert "not checked: whether the files are still served" in sound.stderr
     [offline] = home.json("lock", "verify", NAME, "--offline")["locks"]
-    assert offline["findings"] == [] and "--offline" in offline["notes"][0]
+    assert offline["findings"] == [] and "--offline" in offline["notes"][-1]
 
 
 def test_versions_that_wheels_need(home: Home, tmp_path: Path) -> None:

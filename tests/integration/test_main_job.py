@@ -416,12 +416,12 @@ def test_reachable_channel_provides_python(
 
 @pytest.mark.exhaustive
 def test_progress_only_on_a_terminal(home: Home, main_build: object) -> None:
-    """uv's and our bars on a terminal; plain lines elsewhere."""
+    """Bars on a terminal; plain lines elsewhere."""
     assert home.run("env", "remove", MAIN, "--yes").returncode == 0
     status, output = on_terminal(home, "env", "create", MAIN)
     assert status == 0
     assert "\x1b[" in output and "linking conda packages" in output
-    assert "Installing wheels" in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output)  # of uv
+    assert "installing wheels" in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output)
     assert home.run("env", "remove", MAIN, "--yes").returncode == 0
     plain = home.run("env", "create", MAIN)
     assert plain.returncode == 0 and "\x1b[" not in plain.stderr

@@ -11,6 +11,7 @@ from provision.adapters.uv.linux_wheels import WheelIndex
 from provision.core.errors import NoSuchBuild
 from provision.workflow.index_facts import Pins, TorchIndex
 from update_data.architectures import add_architectures
+from update_data.companions import add_companions
 from update_data.compare import Findings, Row, compare, rows_of, unproven
 
 
@@ -34,6 +35,7 @@ def refresh(
         wheels = table.get(release, {}).get("wheels", {})
         tags = [tag for tag, build in wheels.items() if not build["on_pypi"]]
         row = torch_index.release(release, tags)
+        add_companions(row, torch_index, release)
         if architectures:
             add_architectures(row, torch_index, release)
         rows += rows_of(release, row)

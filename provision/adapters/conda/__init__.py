@@ -20,9 +20,6 @@ from provision.adapters.conda.repodata import (
     TORCH_PACKAGES,
     ChannelRecord,
     ChannelRecords,
-    RepodataRow,
-    published_rows,
-    read_archive_row,
 )
 from provision.adapters.conda.solver import Solver, SolveRequest
 
@@ -30,7 +27,6 @@ __all__ = [
     "TORCH_PACKAGES",
     "ChannelRecord",
     "ChannelRecords",
-    "RepodataRow",
     "SolveRequest",
     "Solver",
     "as_wheel",
@@ -38,8 +34,6 @@ __all__ = [
     "index_channel",
     "install_packages",
     "parse_requirement",
-    "published_rows",
-    "read_archive_row",
     "spec_errors",
     "spec_name",
     "unsatisfied",

@@ -78,7 +78,7 @@ def install_packages(
         try:
             _install(downloads, target, final, cache, meter.advance, guard)
         except Exception as error:
-            raise guard.refusal() or _install_error(error, target) from error
+            raise guard.refusal() or _install_error(error) from error
     for package, download in zip(packages, downloads):
         if package.url != download.url:
             _record_canonical_url(target, package)
@@ -129,7 +129,7 @@ def _install(
     retry(transaction, Exception, lambda error: isinstance(error, Stalled) or may_pass(error))
 
 
-def _install_error(error: Exception, target: Path) -> Exception:
+def _install_error(error: Exception) -> Exception:
     """rattler's error as one of ours, by the texts of py-rattler 0.28; unrecognized ones become
     ToolFailed."""
     text = str(error)

@@ -1,24 +1,17 @@
 """What channels publish: the records behind a solve request, which explain its result or its
-failure; and whole rows of repodata.
-"""
+failure."""
 
 from __future__ import annotations
 
 import difflib
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from provision.adapters.conda.calls import innermost_cause, may_pass, new_gateway, run
-from provision.adapters.conda.logins import public_url
+from provision.adapters.conda.calls import run
 from provision.adapters.conda.matchspec import channel_url
 from provision.adapters.conda.solver import Solver, SolveRequest, end_of_day
-from provision.adapters.http import retry
 from provision.core.dataclass import frozen
-from provision.core.errors import IntegrityError, Unreachable
-from provision.core.mirrors import NO_MIRRORS, Mirrors
 
 if TYPE_CHECKING:
     import rattler
@@ -27,10 +20,6 @@ if TYPE_CHECKING:
 SIMILAR_NAMES, SIMILARITY = 3, 0.75
 # The packages of channels that hold torch.
 TORCH_PACKAGES = frozenset(("pytorch", "libtorch", "pytorch-cpu", "pytorch-gpu"))
-# A record as repodata.json has it.
-RepodataRow = Mapping[str, Any]
-# Keys that say where rattler read a row, and are not in repodata.json.
-ORIGIN_KEYS = ("url", "channel", "fn")
 
 
 @frozen
@@ -100,65 +89,3 @@ class ChannelRecords:
         names = run(self._solver.gateway().names(sources, [self._request.platform, "noarch"]))
         existing = sorted({existing.normalized for existing in names})
         return difflib.get_close_matches(name, existing, SIMILAR_NAMES, SIMILARITY)
-
-
-def published_rows(
-    urls: Iterable[str], mirrors: Mirrors = NO_MIRRORS
-) -> tuple[dict[str, RepodataRow], dict[str, str]]:
-    """The rows of locked packages by URL, corrections included, as far as their channels have
-    them; and the channels that did not answer, each with the reason. A lock holds only a part of
-    a row."""
-    by_channel: dict[str, dict[tuple[str, str], str]] = {}
-    for url in urls:
-        channel, subdir, filename = url.rsplit("/", 2)
-        by_channel.setdefault(f"{channel}/", {})[subdir, filename] = url
-    rows: dict[str, RepodataRow] = {}
-    silent: dict[str, str] = {}
-    for channel, files in by_channel.items():
-        try:
-            rows |= _rows_of_channel(channel, files, mirrors)
-        except Unreachable as error:
-            silent[channel] = error.message.rstrip(".")
-    return rows, silent
-
-
-def _rows_of_channel(
-    channel: str, files: Mapping[tuple[str, str], str], mirrors: Mirrors
-) -> dict[str, RepodataRow]:
-    """files: URL by subdir and file name."""
-    import rattler
-    from rattler.exceptions import GatewayError
-
-    source = rattler.Channel(public_url(mirrors.actual_url(channel_url(channel))))
-    names = sorted({filename.rsplit("-", 2)[0] for _, filename in files})
-    subdirs = [rattler.Subdir(subdir) for subdir in sorted({subdir for subdir, _ in files})]
-
-    def query() -> list[list[rattler.RepoDataRecord]]:
-        return run(new_gateway().query([source], subdirs, names, recursive=False))
-
-    try:
-        results = retry(query, GatewayError, may_pass)
-    except GatewayError as error:
-        raise Unreachable(f"{innermost_cause(error)}.") from error
-    rows = {}
-    for records in results:
-        for record in records:
-            url = files.get((str(record.subdir), record.file_name))
-            if url is not None:
-                rows[url] = _row(record)
-    return rows
-
-
-def _row(record: rattler.RepoDataRecord) -> RepodataRow:
-    content = json.loads(record.to_json())
-    return {key: value for key, value in content.items() if key not in ORIGIN_KEYS}
-
-
-def read_archive_row(path: Path) -> RepodataRow:
-    """The row of a package file, from its content. Raises IntegrityError."""
-    import rattler
-
-    try:
-        return _row(run(rattler.RepoDataRecord.from_package_archive(path)))
-    except Exception as error:
-        raise IntegrityError(f"{path} is not a conda package: {innermost_cause(error)}.") from error

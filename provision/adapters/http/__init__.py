@@ -1,9 +1,8 @@
-"""The one door to plain HTTP: whether a file is served, small files, ranges of large ones, and
-verified downloads.
+"""The one door to plain HTTP: small files, ranges of large ones, and verified downloads.
 
 Nothing here hangs: requests to a server that is silent or too slow for READ_TIMEOUT_S end, and
-transient errors are retried. A download is written under a partial name, resumed where it stopped,
-and renamed only when its hash is right. `file:` URLs work too, so that a mirror can lie on the
+transient errors are retried. A download is written under a partial name, and renamed only when its
+hash is right. `file:` URLs work too, so that a mirror can lie on the
 disk. The environment's proxies and certificates are honored, and pip's settings for them where the
 environment sets none. Registries have their own protocol (image/registry) on these sessions and
 this backoff.
@@ -11,8 +10,6 @@ this backoff.
 
 from provision.adapters.http.client import (
     TEXT_LIMIT,
-    Availability,
-    Download,
     HttpClient,
     in_parallel,
     partial_path,

@@ -1,24 +1,20 @@
-"""The client for indexes and channels: whether a file is served, small files, ranges of large ones,
-and downloads checked by hash, several at a time."""
+"""The client for indexes and channels: small files, ranges of large ones, and downloads checked by
+hash."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-import queue
 import re
 import shutil
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
 from provision.adapters.http.retry import ADVICE, MinimumRate, read_timeout_s, retry_request
 from provision.adapters.http.session import CONNECTIONS, open_session
-from provision.core.dataclass import frozen
-from provision.core.errors import IntegrityError, ProvisionError, Unreachable
+from provision.core.errors import IntegrityError, Unreachable
 from provision.core.mirrors import path_from_url
 from provision.core.system_errors import from_system
 
@@ -31,28 +27,8 @@ READ_BYTES = 1 << 18
 # Statuses that may be different in a moment (RFC 9110; 429 is RFC 6585).
 PASSING_STATUSES = (408, 425, 429, 500, 502, 503, 504)
 GONE_STATUSES = (404, 410)
-# Some servers know no HEAD, or allow only GET.
-NO_HEAD_STATUSES = (400, 401, 403, 405, 501)
 T = TypeVar("T")
 R = TypeVar("R")
-
-
-@frozen
-class Availability:
-    """Whether a file is served: available; gone (the server says so); changed (its hash is
-    another); silent (no answer); other (an answer that says neither)."""
-
-    state: Literal["available", "gone", "changed", "silent", "other"]
-    detail: str = ""
-
-
-@frozen
-class Download:
-    """A file to download."""
-
-    url: str
-    sha256: str
-    target: Path
 
 
 class HttpClient:
@@ -69,24 +45,18 @@ class HttpClient:
     def __exit__(self, *exc: object) -> None:
         self._session.close()
 
-    def text(self, url: str) -> str:
-        """A small text file. Raises Unreachable."""
-        try:
-            if url.startswith("file:"):
-                return path_from_url(url).read_text(encoding="utf-8")
-            return self.content(url).decode("utf-8")
-        except OSError as error:
-            raise Unreachable(f"{url} cannot be read: {error.strerror}.") from error
-        except UnicodeDecodeError as error:
-            raise Unreachable(f"{url} is not text.") from error
-
     def content(
         self, url: str, headers: Mapping[str, str] | None = None, missing: bytes | None = None
     ) -> bytes:
-        """A small file of a server. missing: what stands for one that the server does not have.
+        """A small file. missing: what stands for one that the server does not have.
 
         Raises Unreachable.
         """
+        if url.startswith("file:"):
+            try:
+                return path_from_url(url).read_bytes()
+            except OSError as error:
+                raise Unreachable(f"{url} cannot be read: {error.strerror}.") from error
 
         def fetch() -> bytes:
             with self._get(url, headers) as response:
@@ -127,106 +97,29 @@ class HttpClient:
                 raise Unreachable(f"{response.url} is too large for a text file.")
         return bytes(body)
 
-    def availability(self, url: str, sha256: str) -> Availability:
-        """Whether a file is served, without downloading it.
-
-        A file on the disk is also hashed, since that costs next to nothing.
-        """
-        if url.startswith("file:"):
-            return _local_availability(path_from_url(url), sha256)
+    def download(self, url: str, sha256: str, target: Path) -> None:
+        """Download a file, which gets its name when its hash is right. Raises Unreachable,
+        IntegrityError, and the disk's errors in our terms."""
+        partial = partial_path(target)
         try:
-            status = retry_request(lambda: self._status(url), url)
-        except Unreachable as error:
-            return Availability(
-                state="silent", detail=error.message.rpartition(": ")[2].rstrip(".")
-            )
-        if 200 <= status < 400 or status == 416:
-            return Availability(state="available")
-        if status in GONE_STATUSES:
-            return Availability(state="gone", detail=f"HTTP {status}")
-        return Availability(state="other", detail=f"HTTP {status}")
-
-    def _status(self, url: str) -> int:
-        import requests
-
-        timeout_s = (CONNECT_TIMEOUT_S, self._read_timeout_s)
-        response = self._session.head(url, timeout=timeout_s, allow_redirects=True)
-        status = response.status_code
-        if status in NO_HEAD_STATUSES:
-            with self._get(url, {"Range": "bytes=0-0"}) as response:
-                status = response.status_code
-        if status in PASSING_STATUSES:
-            raise requests.exceptions.HTTPError(f"HTTP {status}")
-        return status
-
-    def download(
-        self, downloads: Sequence[Download], on_complete: Callable[[Download], None]
-    ) -> list[tuple[Download, ProvisionError]]:
-        """Download files, several at a time, and return those that failed, each with its error.
-
-        Calls `on_complete` for each file that stands under its name. Raises the disk's own errors.
-        """
-        failed: list[tuple[Download, ProvisionError]] = []
-        for download, error in in_parallel(self._download, downloads):
-            if error is None:
-                on_complete(download)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if url.startswith("file:"):
+                source = path_from_url(url)
+                if not source.is_file():
+                    raise Unreachable(f"{source} does not exist.")
+                shutil.copyfile(source, partial)
             else:
-                failed.append((download, error))
-        return sorted(failed, key=lambda pair: str(pair[0].target))
-
-    def _download(self, download: Download) -> ProvisionError | None:
-        partial = partial_path(download.target)
-        try:
-            download.target.parent.mkdir(parents=True, exist_ok=True)
-            self._fetch_verified(download, partial)
-            os.replace(partial, download.target)
-        except (Unreachable, IntegrityError) as error:
-            return error
+                retry_request(lambda: self._write(url, partial), url)
+            _check_hash(url, sha256, partial)
+            os.replace(partial, target)
         except OSError as error:
-            raise from_system(error, download.target) from error
-        return None
+            raise from_system(error, target) from error
 
-    def _fetch_verified(self, download: Download, partial: Path) -> None:
-        """Complete `partial` and check its hash.
-
-        A partial file of an earlier run is deleted if its hash is wrong at the end, and fetched
-        once more: it may belong to another file, or hold a proxy's error page.
-        """
-        if download.url.startswith("file:"):
-            source = path_from_url(download.url)
-            if not source.is_file():
-                raise Unreachable(f"{source} does not exist.")
-            shutil.copyfile(source, partial)
-            _check_hash(download, partial)
-            return
-        was_begun = partial.exists()
-        self._fetch_rest(download, partial)
-        try:
-            _check_hash(download, partial)
-        except IntegrityError:
-            if not was_begun:
-                raise
-            self._fetch_rest(download, partial)
-            _check_hash(download, partial)
-
-    def _fetch_rest(self, download: Download, partial: Path) -> None:
-        retry_request(
-            lambda: self._append(download.url, partial),
-            download.url,
-            received=lambda: _size(partial),
-        )
-
-    def _append(self, url: str, partial: Path) -> None:
-        """Append the missing rest to a partial file, in one request."""
-        size = _size(partial)
-        with self._get(url, {"Range": f"bytes={size}-"} if size else {}) as response:
-            if size and response.status_code == 416:
-                # Nothing is missing, or the partial file belongs to another file: the hash decides.
-                return
+    def _write(self, url: str, partial: Path) -> None:
+        with self._get(url) as response:
             _require_success(response, url)
-            is_continued = response.status_code == 206
             rate = MinimumRate(self._read_timeout_s)
-            with partial.open("ab" if is_continued else "wb") as file:
+            with partial.open("wb") as file:
                 for piece in _pieces(response):
                     rate.received(len(piece))
                     file.write(piece)
@@ -275,37 +168,18 @@ def partial_path(target: Path) -> Path:
     return target.with_name(f".{target.name}.part")
 
 
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0
-
-
-def _check_hash(download: Download, partial: Path) -> None:
+def _check_hash(url: str, sha256: str, partial: Path) -> None:
     """Raise IntegrityError for a file with another hash, and delete it: the next run could not use
     it either."""
-    sha256 = sha256_of(partial)
-    if sha256 != download.sha256:
+    actual = sha256_of(partial)
+    if actual != sha256:
         partial.unlink()
         raise IntegrityError(
-            f"{download.url} is not the file that the lock names: its sha256 is "
-            f"{sha256[:16]}…, not {download.sha256[:16]}….",
+            f"{url} is not the file that the lock names: its sha256 is "
+            f"{actual[:16]}…, not {sha256[:16]}….",
             advice="A mirror may be damaged, or a login page may answer in its place. The file was "
             "deleted.",
         )
-
-
-def _local_availability(path: Path, sha256: str) -> Availability:
-    if not path.is_file():
-        return Availability(state="gone", detail="the file does not exist")
-    try:
-        actual = sha256_of(path)
-    except OSError as error:
-        return Availability(state="other", detail=str(error.strerror))
-    if actual != sha256:
-        return Availability(state="changed", detail=f"its sha256 is {actual[:16]}…")
-    return Availability(state="available")
 
 
 def sha256_of(path: Path) -> str:
@@ -317,38 +191,16 @@ def sha256_of(path: Path) -> str:
     return digest.hexdigest()
 
 
-def in_parallel(work: Callable[[T], R], items: Sequence[T]) -> Iterator[tuple[T, R]]:
+def in_parallel(work: Callable[[T], R], items: Iterable[T]) -> Iterator[tuple[T, R]]:
     """Each item with its result, in the order in which they finish. A worker's exception ends
-    the iteration and is raised here.
+    the iteration and is raised here."""
+    from concurrent.futures import ThreadPoolExecutor, as_completed
 
-    The workers are daemons: Ctrl-C does not wait for a worker that waits for a silent server.
-    """
-    pending: queue.SimpleQueue[T | None] = queue.SimpleQueue()
-    finished: queue.SimpleQueue[tuple[T, R | None, BaseException | None]] = queue.SimpleQueue()
-
-    def run() -> None:
-        while (item := pending.get()) is not None:
-            try:
-                finished.put((item, work(item), None))
-            except BaseException as error:
-                finished.put((item, None, error))
-
-    for item in items:
-        pending.put(item)
-    threads = min(CONNECTIONS, len(items))
-    for _ in range(threads):
-        pending.put(None)
-        threading.Thread(target=run, daemon=True).start()
+    pool = ThreadPoolExecutor(CONNECTIONS)
     try:
-        for _ in items:
-            item, result, error = finished.get()
-            if error is not None:
-                raise error
-            yield item, cast("R", result)
+        futures = {pool.submit(work, item): item for item in items}
+        for future in as_completed(futures):
+            yield futures[future], future.result()
     finally:
-        # If the caller stops early, items remain: drop them, and let every worker end.
-        with suppress(queue.Empty):
-            while pending.get_nowait() is not None:
-                pass
-        for _ in range(threads):
-            pending.put(None)
+        # Ctrl-C does not wait for a worker that waits for a silent server: `provision` ends itself.
+        pool.shutdown(wait=False, cancel_futures=True)

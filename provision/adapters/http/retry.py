@@ -15,8 +15,6 @@ from provision.core.errors import Unreachable
 READ_TIMEOUT_S = 30.0
 TIMEOUT_VARIABLE = "PROVISION_HTTP_TIMEOUT"  # seconds, instead of READ_TIMEOUT_S
 TRIES = 4
-# A try that brought this much made progress.
-PROGRESS_BYTES = 1 << 16
 SLOWEST_BYTES_PER_S = 1024  # on average over READ_TIMEOUT_S; slower counts as silent
 ADVICE = "Check the network and the mirror, and run the same command again."
 T = TypeVar("T")
@@ -90,37 +88,23 @@ def retry(
     work: Callable[[], T],
     errors: type[Exception] | tuple[type[Exception], ...],
     may_pass: Callable[[Exception], bool],
-    *,
-    received: Callable[[], int] = lambda: 0,
 ) -> T:
-    """Do network work, and repeat it after errors that may pass. Raises the last error.
-
-    received: the number of bytes received so far; a try that brought PROGRESS_BYTES resets the
-    count of failures.
-    """
+    """Do network work, and repeat it after errors that may pass. Raises the last error."""
     # A short read timeout also makes the pauses shorter.
     backoff = Backoff(TRIES, first_pause_s=min(0.5, read_timeout_s() / 4))
-    most_bytes = received()
     while True:
         try:
             return work()
         except errors as error:
-            size = received()
-            if size - most_bytes >= PROGRESS_BYTES and not isinstance(error, TooSlow):
-                backoff.reset()
-            else:
-                backoff.count_failure()
-            most_bytes = max(most_bytes, size)
+            backoff.count_failure()
             if backoff.is_exhausted or not may_pass(error):
                 raise
             backoff.wait()
 
 
-def retry_request(work: Callable[[], T], url: str, *, received: Callable[[], int] = lambda: 0) -> T:
-    """Do work with requests, and repeat it after a broken connection.
-
-    received: as for `retry`. Raises Unreachable when no try is left.
-    """
+def retry_request(work: Callable[[], T], url: str) -> T:
+    """Do work with requests, and repeat it after a broken connection. Raises Unreachable when no try
+    is left."""
     import requests
     import urllib3
 
@@ -128,9 +112,7 @@ def retry_request(work: Callable[[], T], url: str, *, received: Callable[[], int
     errors = (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, TooSlow)
     try:
         # requests' errors about the URL itself are ValueErrors: a retry cannot help.
-        return retry(
-            work, errors, lambda error: not isinstance(error, ValueError), received=received
-        )
+        return retry(work, errors, lambda error: not isinstance(error, ValueError))
     except errors as error:
         raise Unreachable(
             f"{url} could not be fetched: {_reason(error)}.", advice=ADVICE

@@ -102,7 +102,6 @@ class IndexSettings:
     find_links: tuple[str, ...] = ()
     local: IndexSettings | None = None
     best_match: bool = False
-    offline: bool = False
     further: Mapping[str, object] = field(default_factory=dict)
     origins: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
@@ -140,8 +139,6 @@ class IndexSettings:
         content: dict[str, object] = dict(self.further)
         if self.best_match:
             content["index-strategy"] = "unsafe-best-match"
-        if self.offline:
-            content["offline"] = True
         if self.find_links:
             content["find-links"] = list(self.find_links)
         if self.indexes:

@@ -100,7 +100,7 @@ def index_urls(build_path: str | None, mirrors: Mirrors) -> list[str]:
     """The addresses of the configured indexes, with their logins."""
     settings = index_settings(build_path, mirrors)
     urls = [str(with_login(index, os.environ)["url"]) for index in settings.indexes]
-    if settings.default_index is None and not mirrors.is_closed:
+    if settings.default_index is None:
         urls.append(pypi_url())
     return urls
 

@@ -29,8 +29,6 @@ def index_settings(build_path: str | None = None, mirrors: Mirrors = NO_MIRRORS)
     build_path: the folder of PyTorch's own wheel index that holds the requested build (`cu126`,
     `cpu`), used if PROVISION_TORCH_INDEX names that index.
     """
-    if mirrors.is_closed:
-        return _mirror_folder_settings(mirrors)
     settings = configured_settings()
     settings = _mirrored(settings, mirrors)
     if mirrors.index:
@@ -57,18 +55,6 @@ def torch_index_url(build_path: str) -> str | None:
     """The URL of a folder of PyTorch's own wheel index, if the user has named that index."""
     base = os.environ.get(TORCH_INDEX)
     return f"{base.rstrip('/')}/{build_path}" if base else None
-
-
-def _mirror_folder_settings(mirrors: Mirrors) -> IndexSettings:
-    """Only the indexes of mirror folders; offline if all of them are on the disk."""
-    first, *extra_urls = mirrors.indexes
-    indexes: list[IndexTable] = [{"url": first, "default": True}]
-    indexes += [{"url": url} for url in extra_urls]
-    return IndexSettings(
-        indexes=tuple(indexes),
-        best_match=bool(extra_urls),
-        offline=all(url.startswith("file:") for url in mirrors.indexes),
-    )
 
 
 def _mirrored(settings: IndexSettings, mirrors: Mirrors) -> IndexSettings:
@@ -172,10 +158,10 @@ def _is_local(location: str) -> bool:
     return "://" not in location or location.startswith("file:")
 
 
-def canonical_file_url(url: str, sha256: str, mirrors: Mirrors) -> str:
+def canonical_file_url(url: str, mirrors: Mirrors) -> str:
     """The canonical URL of an index's file, as a lock names it: not that of the mirror that served
     it, if the canonical one can be derived."""
-    canonical_url = mirrors.canonical_url(url, sha256)
+    canonical_url = mirrors.canonical_url(url)
     if canonical_url != url or not mirrors.index:
         return canonical_url
     pypi_path = _PYPI_PATH.search(urlsplit(url).path)

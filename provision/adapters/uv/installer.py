@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
@@ -22,6 +24,8 @@ from provision.core.requirement_urls import EDITABLE
 from provision.core.tempdirs import temporary_directory
 from provision.core.types import LockedPackage
 
+STEPS = re.compile(r" *(Downloading|Downloaded|Building|Built) ")
+
 
 def install_wheels(
     packages: Sequence[LockedPackage],
@@ -30,13 +34,13 @@ def install_wheels(
     *,
     target: Path | None = None,
     platform: Platform | None = None,
-    show_bars: bool = False,
+    on_line: Callable[[str], None] | None = None,
 ) -> None:
     """Install exactly these wheels into the environment of `interpreter`, which has none of them.
 
     target: into this folder instead, as if the environment were there; scripts name `interpreter`.
     platform: of the wheels, if it is not this machine's.
-    show_bars: pass uv's own progress bars on, if there is a terminal.
+    on_line: called, in another thread, with what uv says of each download and build, on a terminal.
 
     If several wheels bring the same file, the last wheel by name wins, on every machine.
     """
@@ -48,18 +52,11 @@ def install_wheels(
     flags: list[str | Path] = [] if target is None else ["--prefix", target]
     if platform is not None:
         flags += ["--python-platform", python_platform(platform, UV_GLIBC[-1])]
-    _install(packages, interpreter, mirrors, indexes, *flags, show_bars=show_bars)
+    install = partial(_install, interpreter=interpreter, mirrors=mirrors, indexes=indexes)
+    install(packages, flags, on_line=on_line)
     for site in (target or interpreter.parent.parent).glob("lib/python3*/site-packages"):
         for package in wheels_to_reinstall(packages, site):
-            _install(
-                [package],
-                interpreter,
-                mirrors,
-                indexes,
-                *flags,
-                "--reinstall",
-                show_bars=show_bars,
-            )
+            install([package], [*flags, "--reinstall"])
 
 
 def cache_folder() -> Path:
@@ -82,11 +79,12 @@ def recorded_wheels(prefix: Path) -> dict[str, set[str]]:
 
 def _install(
     packages: Sequence[LockedPackage],
+    flags: Sequence[str | Path],
+    *,
     interpreter: Path,
     mirrors: Mirrors,
     indexes: IndexSettings,
-    *flags: str | Path,
-    show_bars: bool,
+    on_line: Callable[[str], None] | None = None,
 ) -> None:
     """Packages of an index are requested by name, version and hash, so that uv finds what it has
     unpacked before, and a mirror can serve them; what uv 0.13 installs from a pylock file it
@@ -95,12 +93,12 @@ def _install(
     sources = [package for package in packages if package.is_source]
     if sources:  # uv builds them, and takes no hashes for them
         text = "".join(map(_source_requirement, sources))
-        _pip_install(text, interpreter, indexes, *flags, show_bars=show_bars)
+        _pip_install(text, interpreter, indexes, flags, on_line)
     if not files:
         return
     text = hashed_requirements(files, mirrors)
     try:
-        _pip_install(text, interpreter, indexes, *flags, "--require-hashes", show_bars=show_bars)
+        _pip_install(text, interpreter, indexes, [*flags, "--require-hashes"], on_line)
     except Unsolvable as error:
         raise Unreachable(
             f"A locked package is gone from the index: {error.message.partition(': ')[2]}",
@@ -117,29 +115,36 @@ def _source_requirement(package: LockedPackage) -> str:
 
 
 def _pip_install(
-    text: str, interpreter: Path, indexes: IndexSettings, *flags: str | Path, show_bars: bool
+    text: str,
+    interpreter: Path,
+    indexes: IndexSettings,
+    flags: Sequence[str | Path],
+    on_line: Callable[[str], None] | None,
 ) -> None:
     """Install the requirements of a text, without their dependencies."""
+
+    def pass_on(line: str) -> None:
+        if on_line is not None and STEPS.match(line):
+            on_line(line.strip())
+
     with temporary_directory("uv") as folder:
         requirements = folder / "requirements.txt"
         requirements.write_text(text)
         command: list[str | Path] = [uv_executable(), "pip", "install", "--python", interpreter]
         command += ["--no-deps", "--no-python-downloads", *flags, "-r", requirements]
-        run_uv(command, indexes, show=show_bars)
+        run_uv(command, indexes, on_line=pass_on)
 
 
 def hashed_requirements(packages: Sequence[LockedPackage], mirrors: Mirrors = NO_MIRRORS) -> str:
     """The requirements file, with hashes, from which uv installs.
 
-    By name from an index; by URL what no index has. A mirror folder has an index of all its wheels.
+    By name from an index; by URL what no index has.
     """
     lines = []
     for package in packages:
-        url = mirrors.actual_url(package.url, package.sha256)
-        has_index = mirrors.is_closed and url != package.url
         requirement = f"{package.name}=={package.version}"
-        if (package.direct or package.url.startswith("file:")) and not has_index:
-            requirement = f"{package.name} @ {url}"
+        if package.direct or package.url.startswith("file:"):
+            requirement = f"{package.name} @ {mirrors.actual_url(package.url)}"
         lines.append(f"{requirement} --hash=sha256:{package.sha256}\n")
     return "".join(lines)
 

@@ -52,11 +52,9 @@ class PackageSources:
 def package_sources(request: ResolveRequest) -> PackageSources:
     """Where the named packages of a request come from.
 
-    A mirror folder has all wheels in its index. Raises NoWheelFits if a source has none of a package
+    Raises NoWheelFits if a source has none of a package
     that fits, and Unreachable if it cannot be read.
     """
-    if request.mirrors.is_closed:
-        return PackageSources()
     requested: dict[str, SpecifierSet] = {}
     by_url: set[str] = set()
     for requirement in map(Requirement, request.requirements):

@@ -355,7 +355,7 @@ def _locked_package(
                 advice="Pin another version of it, or take it from conda.",
             )
         url = file.get("url") or Path(file["path"]).absolute().as_uri()
-        url = without_credentials(canonical_file_url(url, sha256, request.mirrors))
+        url = without_credentials(canonical_file_url(url, request.mirrors))
     is_listed = canonicalize_name(entry["name"]) in listed
     return LockedPackage(
         manager="pip",

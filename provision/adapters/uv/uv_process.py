@@ -34,17 +34,6 @@ from provision.core.tempdirs import temporary_directory
 
 CACHE_VARIABLE = "UV_CACHE_DIR"
 DETAIL_LIMIT = 400
-# What uv prints after its progress bars. The lock says the same, and we say what changed.
-SUMMARY = (
-    "Using Python ",
-    "Resolved ",
-    "Prepared ",
-    "Uninstalled ",
-    "Installed ",
-    " + ",
-    " - ",
-    " ~ ",
-)
 # gcc's and nvcc's first error says more than Python's, which only says that a command failed.
 COMPILER_ERROR = re.compile(r"^\S+:\d+(?::\d+)?: (?:fatal )?error: .+|^nvcc fatal .+", re.M)
 PYTHON_ERROR = re.compile(r"^ *([A-Za-z.]*(?:Error|Exception): .+)$", re.M)
@@ -67,7 +56,6 @@ def run_uv(
     command: Sequence[str | Path],
     indexes: IndexSettings,
     *,
-    show: bool = False,
     build_variables: Mapping[str, str] | None = None,
     on_line: Callable[[str], None] | None = None,
 ) -> str:
@@ -97,8 +85,6 @@ def run_uv(
                 command,
                 env=variables,
                 cwd=folder,
-                show=show,
-                hidden=SUMMARY,
                 owner_writes_only=True,
                 on_stderr_line=on_line,
             ).stdout
@@ -145,7 +131,8 @@ _FAILURES = (
         "Restore the lock or run `provision lock --relock`.",
     ),
     _Failure(
-        r"HTTP status client error \((?:404|410)[^)]*\)|404 Not Found|410 Gone",
+        r"HTTP status client error \((?:404|410)[^)]*\)|404 Not Found|410 Gone"
+        "|failed to query metadata of file",
         Unreachable,
         "A package is gone from the index: {sentence}.",
         _RELOCK,

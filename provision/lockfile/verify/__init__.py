@@ -3,15 +3,13 @@
 The locked packages meet every requirement. Every hash is well-formed. Every package comes once,
 from a declared channel, through one manager. The lock was made from the inputs next to it.
 
-Nothing here uses the network: what only servers know (is each file still served?
-what does each wheel require?) comes in as RemoteFacts.
+Nothing here uses the network: what each wheel requires is passed in.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from provision.adapters.http import Availability
 from provision.adapters.uv import WheelMetadata
 from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec
@@ -23,19 +21,9 @@ from provision.lockfile.verify.entries import (
     credential_findings,
     duplicate_findings,
     entry_findings,
-    server_findings,
     two_manager_findings,
 )
 from provision.lockfile.verify.requirements import conda_findings, wheel_findings
-
-
-@frozen
-class RemoteFacts:
-    """What servers say, by URL; None if they were not asked."""
-
-    served: Mapping[str, Availability] | None = None
-    # Each wheel's own metadata, or why it is not available.
-    metadata: Mapping[str, WheelMetadata | str] | None = None
 
 
 @frozen
@@ -48,8 +36,11 @@ class VerifyReport:
     notes: tuple[str, ...]
 
 
-def verify_lock(lock: LockFile, remote: RemoteFacts, name: str) -> VerifyReport:
-    """All findings, by platform and package. name: the lock's, for the report."""
+def verify_lock(
+    lock: LockFile, metadata: Mapping[str, WheelMetadata | str] | None, name: str
+) -> VerifyReport:
+    """All findings, by platform and package. metadata: of wheels by URL, or why it could not be read;
+    None if no server was asked. name: the lock's, for the report."""
     inputs = _inputs_beside(lock)
     findings = {*credential_findings(lock), *duplicate_findings(lock)}
     is_of_provision = INPUTS in lock.custom_metadata
@@ -71,16 +62,13 @@ def verify_lock(lock: LockFile, remote: RemoteFacts, name: str) -> VerifyReport:
         entries = tuple(entry_by_file.values())
         for entry in entries:
             findings.update(entry_findings(entry, lock))
-        of_wheels, reasons = wheel_findings(
-            entries, remote.metadata or {}, inputs.pip if inputs else ()
-        )
+        of_wheels, reasons = wheel_findings(entries, metadata or {}, inputs.pip if inputs else ())
         findings.update(of_wheels)
         for wheel, reason in reasons.items():
             label = wheel if len(platforms) == 1 else f"{wheel} ({platform})"
             unchecked.setdefault(reason, []).append(label)
         findings.update(conda_findings(entries, inputs, lock))
         findings.update(two_manager_findings(entries))
-        findings.update(server_findings(entries, remote.served or {}))
     ordered = sorted(
         findings,
         key=lambda finding: (
@@ -90,9 +78,7 @@ def verify_lock(lock: LockFile, remote: RemoteFacts, name: str) -> VerifyReport:
             finding.message,
         ),
     )
-    notes = []
-    if remote.served is None:
-        notes.append("whether the files are still served (--offline)")
+    notes = ["whether the files are still served, which `provision env create` shows"]
     if inputs is None or not is_of_provision:
         notes.append(
             f"whether the lock was made from {ENVIRONMENT} and {VIRTUAL_PACKAGES}, because they "
@@ -103,7 +89,7 @@ def verify_lock(lock: LockFile, remote: RemoteFacts, name: str) -> VerifyReport:
             "requirements on the machine (__glibc, __cuda), because these files are not next to the "
             "lock, or cannot be read"
         )
-    if remote.metadata is not None:
+    if metadata is not None:
         for reason, wheels in unchecked.items():
             notes.append(f"which versions these wheels require: {', '.join(wheels)}: {reason}")
     elif any(entry.manager == "pip" for entry in lock.entries):

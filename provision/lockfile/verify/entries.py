@@ -6,14 +6,13 @@ Also the model of all findings, and conda's names for Python packages.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 from urllib.parse import unquote
 
 from packaging.utils import canonicalize_name
 
 from provision.adapters import conda
-from provision.adapters.http import Availability
 from provision.core.dataclass import frozen
 from provision.core.package_names import url_filename
 from provision.core.requirement_urls import is_commit
@@ -29,9 +28,6 @@ FindingKind = Literal[
     "twice",
     "both",
     "inputs",
-    "gone",
-    "changed",
-    "silent",
 ]
 
 # Forms of conda's name for a Python package: opencv -> py-opencv, msgpack ->
@@ -191,22 +187,3 @@ def two_manager_findings(entries: Sequence[LockedPackage]) -> Iterator[LockFindi
                 f"is provided twice: conda's {entry.version} and the wheel {wheel} write the same "
                 "files",
             )
-
-
-SERVER_PROBLEMS: Mapping[str, tuple[FindingKind, str]] = {
-    "gone": ("gone", "is no longer served"),
-    "other": ("silent", "cannot be downloaded"),
-    "silent": ("silent", "could not be checked: its server did not answer"),
-    "changed": ("changed", "is another file now"),
-}
-
-
-def server_findings(
-    entries: Sequence[LockedPackage], served: Mapping[str, Availability]
-) -> Iterator[LockFinding]:
-    """Files that servers no longer have as they were locked. served: by URL."""
-    for entry in entries:
-        availability = served.get(entry.url)
-        if availability is not None and availability.state in SERVER_PROBLEMS:
-            kind, problem = SERVER_PROBLEMS[availability.state]
-            yield finding(entry, kind, f"{problem}: {entry.url} ({availability.detail})")

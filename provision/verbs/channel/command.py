@@ -52,13 +52,6 @@ def bootstrap(
 @channel.command("mirror")
 @click.argument("targets", metavar="NAME|FILE...", nargs=-1, required=True)
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
-@click.option(
-    "--platform",
-    "platforms",
-    multiple=True,
-    metavar="PLATFORM",
-    help="Mirror only this platform. Repeatable.  [default: all platforms of the locks]",
-)
 @mirror_option
 @dry_run_option
 @no_wait_option
@@ -68,7 +61,6 @@ def mirror(
     targets: tuple[str, ...],
     folder: Path,
     envs: Path | None,
-    platforms: tuple[str, ...],
     dry_run: bool,
     **options: Any,
 ) -> None:
@@ -77,18 +69,17 @@ def mirror(
     Other commands use the folder with `--mirror DIR`.
 
     Conda packages become channels, wheels become a package index. Checks and reuses the files that
-    DIR has; resumes interrupted downloads.
+    DIR has.
     """
     from provision.verbs.channel import mirror as command
     from provision_runtime.report.text import format_bytes
 
     context = context_of(console, envs, options)
+    result = command.mirror(context, targets, folder, dry_run=dry_run)
     if dry_run:
-        result = command.preview(context, targets, folder, platforms)
         lines = [f"would fetch {path}" for path in result.fetched]
         lines.append(f"{folder}: {len(result.fetched)} of {result.files} files to fetch")
     else:
-        result = command.mirror(context, targets, folder, platforms)
         changes = f"{len(result.fetched)} fetched, {result.reused} reused"
         lines = [f"{folder}: {result.files} files, {format_bytes(result.bytes)} ({changes})"]
     console.result("channel-mirror", result, lines)

@@ -1,24 +1,35 @@
-"""`provision channel mirror`: every file of some locks, in a folder for use without network."""
+"""`provision channel mirror`: every file of some locks, in a folder for use without network.
+
+mirrors.txt                 read by `--mirror DIR`: the addresses below which it has files
+files/HOST/PATH             the files, as their addresses say; conda channels with repodata.json
+simple/NAME/index.html      a package index of the wheels (PEP 503)
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import html
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
+from urllib.parse import quote, unquote, urlsplit
+
+from packaging.utils import canonicalize_name
 
 from provision import lockfile as locks
 from provision.adapters import conda, http, uv
-from provision.catalog import facts
 from provision.core.atomic import atomic_write
+from provision.core.credentials import without_login
 from provision.core.dataclass import frozen
-from provision.core.errors import InvalidSpec, ProvisionError
+from provision.core.errors import IntegrityError, ProvisionError, Unreachable
 from provision.core.file_locks import environment_lock
-from provision.core.paths import FACTS
+from provision.core.mirrors import FILES, MANIFEST, SIMPLE
 from provision.core.types import LockedPackage
-from provision.verbs.channel import mirror_folder
-from provision.verbs.channel.mirror_folder import MirrorFile
 from provision.workflow.context import Context
 from provision.workflow.lock import lock_file
+
+LOCAL = "local"  # in place of a host, of files on this machine's disk
 
 
 @frozen
@@ -36,125 +47,152 @@ class MirrorResult:
     dry_run: bool = False
 
 
-def preview(
-    context: Context, targets: Sequence[str], folder: Path, platforms: Sequence[str]
-) -> MirrorResult:
-    """What `mirror` would fetch. Uses no network."""
-    files = _files_of_locks(context, targets, platforms)
-    return _result(folder, files, _missing(folder, files), dry_run=True)
-
-
 def mirror(
-    context: Context, targets: Sequence[str], folder: Path, platforms: Sequence[str]
+    context: Context,
+    targets: Sequence[str],
+    folder: Path,
+    *,
+    dry_run: bool = False,
 ) -> MirrorResult:
-    """Fetch missing files, then write repodata, index and manifest for all that are present.
+    """Fetch missing files, then write repodata, index and addresses for all that are present.
 
     A file gets its name only when its hash is right. Raises for the first file that could not be
     fetched, after all others were.
     """
-    files = _files_of_locks(context, targets, platforms)
+    locked = [locks.read_file(lock_file(context, target)).entries for target in targets]
+    packages = unique_files(chain.from_iterable(locked))
+    if dry_run:
+        return _result(folder, packages, _missing(folder, packages), dry_run=True)
     name = f"+mirror-{hashlib.sha256(str(folder.absolute()).encode()).hexdigest()[:16]}"
     with environment_lock(context.folders, name, context.progress, wait=context.wait):
-        mirror_folder.read_manifest(folder)  # a damaged one is refused before the first download
-        missing = _missing(folder, files)
-        failures = _fetch(context, folder, missing)
-        failed_paths = {file.path for file, _ in failures}
-        present = [file for file in files if file.path not in failed_paths]
-        mirror_folder.write(folder, present, _conda_records(context, folder, present))
-        # For `provision facts update` where no network is.
-        atomic_write(folder / FACTS, facts.facts_text())
+        missing = _missing(folder, packages)
+        failures = _fetch(context, folder, packages, missing)
+        present = {path: packages[path] for path in packages if path not in failures}
+        write_descriptions(folder, present)
         if failures:
-            raise _first_failure(failures, len(files))
-        return _result(folder, files, missing)
+            raise _first_failure(failures, len(packages))
+        return _result(folder, packages, missing, dry_run=False)
 
 
-def _files_of_locks(
-    context: Context, targets: Sequence[str], platforms: Sequence[str]
-) -> list[MirrorFile]:
-    entries: list[LockedPackage] = []
-    for target in targets:
-        entries += locks.read_file(lock_file(context, target)).entries
-    locked_platforms = {entry.platform for entry in entries}
-    unknown = sorted(set(platforms) - locked_platforms)
-    if unknown:
-        raise InvalidSpec(
-            f"None of these locks is for {', '.join(unknown)}.",
-            advice=f"They are for {', '.join(sorted(locked_platforms))}.",
+def unique_files(packages: Iterable[LockedPackage]) -> dict[str, LockedPackage]:
+    """The packages by the paths of their files, in order.
+
+    Raises IntegrityError if two locks have different contents for one address.
+    """
+    by_path: dict[str, LockedPackage] = {}
+    for package in packages:
+        first = by_path.setdefault(file_path(package), package)
+        if first.sha256 != package.sha256:
+            raise IntegrityError(
+                f"The locks disagree about {package.url}: its sha256 is "
+                f"{first.sha256[:16]}… in one and {package.sha256[:16]}… in another.",
+                advice="Its channel replaced the file: relock the older one, or mirror them into "
+                "two folders.",
+            )
+    return {path: by_path[path] for path in sorted(by_path)}
+
+
+def file_path(package: LockedPackage) -> str:
+    """The path of a package's file in the folder.
+
+    Raises IntegrityError for one without a well-formed hash, and for a path that leads elsewhere.
+    """
+    parts = urlsplit(without_login(package.url))
+    path = parts.path.removeprefix("/").split("/")
+    names = [parts.netloc or LOCAL, *map(unquote, path)]
+    is_safe = all(name.strip(".") and "/" not in name for name in names)
+    if not is_safe or not re.fullmatch(r"[0-9a-f]{64}", package.sha256):
+        raise IntegrityError(
+            f"{package.name} cannot be mirrored: the lock has no well-formed sha256 or no file name "
+            f"for it ({package.url}).",
+            advice="`provision lock verify` lists what is wrong with the lock.",
         )
-    if platforms:
-        entries = [entry for entry in entries if entry.platform in platforms]
-    return mirror_folder.unique_files(
-        mirror_folder.mirror_file(entry.manager, entry.name, entry.url, entry.sha256)
-        for entry in entries
-    )
+    return "/".join([FILES, *names])
 
 
-def _missing(folder: Path, files: Sequence[MirrorFile]) -> list[MirrorFile]:
+def _missing(folder: Path, packages: Mapping[str, LockedPackage]) -> list[str]:
     """The files that are absent, or have another content."""
 
-    def is_present(file: MirrorFile) -> bool:
-        path = folder / file.path
-        return path.is_file() and http.sha256_of(path) == file.sha256
+    def is_present(item: tuple[str, LockedPackage]) -> bool:
+        path = folder / item[0]
+        return path.is_file() and http.sha256_of(path) == item[1].sha256
 
-    missing = {file.path for file, present in http.in_parallel(is_present, files) if not present}
-    return [file for file in files if file.path in missing]
+    items = list(packages.items())
+    present = {path for (path, _), found in http.in_parallel(is_present, items) if found}
+    return [path for path in packages if path not in present]
 
 
 def _fetch(
-    context: Context, folder: Path, missing: Sequence[MirrorFile]
-) -> list[tuple[MirrorFile, ProvisionError]]:
-    """Download files; returns those that could not be fetched."""
+    context: Context, folder: Path, packages: Mapping[str, LockedPackage], missing: Sequence[str]
+) -> dict[str, ProvisionError]:
+    """Download files; returns why those failed that could not be fetched, by their paths."""
     if not missing:
-        return []
+        return {}
     context.progress.info(f"fetching {len(missing)} files into {folder}")
-    by_path = {folder / file.path: file for file in missing}
-    downloads, failures = [], []
-    for path, file in by_path.items():
-        try:
-            url = context.mirrors.actual_url(file.url, file.sha256)
-        except ProvisionError as error:
-            failures.append((file, error))
-        else:
-            downloads.append(http.Download(url=url, sha256=file.sha256, target=path))
+    failures = {}
     with (
         http.HttpClient(uv.pip_settings()) as web,
-        context.progress.meter("fetching", len(downloads)) as meter,
+        context.progress.meter("fetching", len(missing)) as meter,
     ):
-        for download, failure in web.download(downloads, lambda _: meter.advance(1)):
-            failures.append((by_path[download.target], failure))
+
+        def fetch(path: str) -> ProvisionError | None:
+            package = packages[path]
+            url = context.mirrors.actual_url(package.url)
+            try:
+                web.download(url, package.sha256, folder / path)
+            except (Unreachable, IntegrityError) as error:
+                return error
+            return None
+
+        for path, failure in http.in_parallel(fetch, missing):
+            meter.advance(1)
+            if failure is not None:
+                failures[path] = failure
     return failures
 
 
-def _conda_records(
-    context: Context, folder: Path, files: Sequence[MirrorFile]
-) -> dict[str, conda.RepodataRow]:
-    """The channels' records of their packages, which solvers use.
+def write_descriptions(folder: Path, packages: Mapping[str, LockedPackage]) -> None:
+    """Write repodata, index and addresses for files that are in the folder. What earlier runs wrote
+    of others stays."""
+    channels: set[str] = set()
+    addresses: set[str] = set()
+    links: dict[str, set[str]] = {}
+    for path, package in packages.items():
+        addresses.add(_address(without_login(package.url), quote(path)))
+        if package.manager == "conda":
+            channels.add(path.rsplit("/", 2)[0])
+            continue
+        target = html.escape(f"../../{quote(path)}#sha256={package.sha256}")
+        link = f'<a href="{target}">{html.escape(path.rpartition("/")[2])}</a><br>'
+        links.setdefault(canonicalize_name(package.name), set()).add(link)
+    for channel in sorted(channels):
+        conda.index_channel(folder / channel)
+    for name, lines in links.items():
+        _add_lines(folder / SIMPLE / name / "index.html", lines)
+    _add_lines(folder / MANIFEST, addresses)
 
-    For a channel that does not respond, the records are those in the packages themselves.
-    """
-    packages = [file for file in files if file.manager == "conda"]
-    published, unreachable = conda.published_rows([file.url for file in packages], context.mirrors)
-    for channel, reason in unreachable.items():
-        context.progress.warn(
-            f"{channel} did not respond ({reason}): using the records in its packages, without "
-            "the channel's corrections"
-        )
-    records = {}
-    for file in packages:
-        records[file.url] = published.get(file.url) or conda.read_archive_row(folder / file.path)
-    return records
+
+def _address(url: str, path: str) -> str:
+    """The line of a file: all of its host are where it is; of this machine's disk, all of its folder."""
+    parts = urlsplit(url)
+    if parts.scheme == "file":
+        return f"{url.rpartition('/')[0]}/={path.rpartition('/')[0]}/"
+    return f"{parts.scheme}://{parts.netloc}/={'/'.join(path.split('/')[:2])}/"
 
 
-def _first_failure(
-    failures: Sequence[tuple[MirrorFile, ProvisionError]], total: int
-) -> ProvisionError:
+def _add_lines(path: Path, lines: set[str]) -> None:
+    earlier = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    atomic_write(path, "".join(f"{line}\n" for line in sorted({*earlier, *lines})))
+
+
+def _first_failure(failures: Mapping[str, ProvisionError], total: int) -> ProvisionError:
     """The first error, which decides the exit code, with the number of all."""
-    error = failures[0][1]
+    _, error = min(failures.items())
     if len(failures) > 1:
+        error.details = "\n".join(failure.message for failure in failures.values())
         error.message = (
             f"{len(failures)} of {total} files could not be fetched; the first: {error.message}"
         )
-        error.details = "\n".join(failure.message for _, failure in failures)
     error.advice = (
         f"{error.advice} What was fetched stays: run the same command again to continue."
     ).strip()
@@ -162,18 +200,14 @@ def _first_failure(
 
 
 def _result(
-    folder: Path,
-    files: Sequence[MirrorFile],
-    missing: Sequence[MirrorFile],
-    *,
-    dry_run: bool = False,
+    folder: Path, packages: Mapping[str, LockedPackage], missing: Sequence[str], *, dry_run: bool
 ) -> MirrorResult:
-    paths = [folder / file.path for file in files]
+    paths = [folder / path for path in packages]
     return MirrorResult(
         folder=folder,
-        files=len(files),
+        files=len(paths),
         bytes=sum(path.stat().st_size for path in paths if path.is_file()),
-        fetched=tuple(file.path for file in missing),
-        reused=len(files) - len(missing),
+        fetched=tuple(missing),
+        reused=len(paths) - len(missing),
         dry_run=dry_run,
     )

@@ -18,7 +18,7 @@ from provision.cli.options import (
     relock_option,
     yes_option,
 )
-from provision.cli.other_tools import EnvGroup
+from provision.cli.other_tools import GroupWithForeignVerbs
 from provision.cli.verb import confirm, context_of, print_steps, verb
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from provision.verbs.env.env import Product
 
 
-@click.group(cls=EnvGroup)
+@click.group(cls=GroupWithForeignVerbs)
 def env() -> None:
     """Create, list, remove and compare environments on this machine."""
 
@@ -90,20 +90,6 @@ def list_(console: Console, envs: Path | None, every: bool) -> None:
     console.result("env-list", {"environments": listed}, lines)
 
 
-@env.command("show")
-@click.argument("name")
-@verb
-def show(console: Console, name: str, envs: Path | None) -> None:
-    """Show what an environment is, where it is, and the reason for each requirement."""
-    from provision.cli.console import output_width
-    from provision.verbs.env.output import details_lines
-    from provision.verbs.env.show import show_environment
-
-    details = show_environment(context_of(console, envs), name)
-    lines = details_lines(details, width=output_width(), sources=console.verbose)
-    console.result("env-show", details, lines)
-
-
 @env.command("tree")
 @click.argument("name")
 @click.argument("package", required=False)
@@ -115,7 +101,7 @@ def tree(console: Console, name: str, package: str | None, envs: Path | None) ->
     """
     from provision.cli.console import output_width
     from provision.verbs.env.output import tree_lines
-    from provision.verbs.env.show import package_tree
+    from provision.verbs.env.tree import package_tree
 
     roots = package_tree(context_of(console, envs), name, package)
     console.result("env-tree", {"packages": roots}, tree_lines(roots, width=output_width()))

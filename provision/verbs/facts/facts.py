@@ -92,9 +92,9 @@ def update(
 ) -> FactsUpdate:
     """Replace the user's facts by newer ones, in one step.
 
-    address: where they are, and perhaps `#sha256=` with their hash; else the lab's address, else a
-    mirror folder's. signers: who may sign them. from_index: instead, releases that the facts do not have are read
-    from a package index.
+    address: where they are, and perhaps `#sha256=` with their hash; else the lab's address. signers:
+    who may sign them. from_index: instead, releases that the facts do not have are read from a
+    package index.
 
     Raises IntegrityError for facts that are not valid or not shown to be genuine, StaleLock for
     older ones, Unreachable, InvalidSpec without an address.
@@ -149,8 +149,7 @@ def _from_address(context: Context, stated: str, signers: Path | None) -> tuple[
     configured = settings.facts_settings(os.environ)
     if not configured and Path(lab_definition.FILE).is_file():
         configured = lab_definition.read_lab(Path.cwd()).facts
-    mirrored = [folder + FACTS for folder in context.mirrors.folders]
-    address = stated or configured.get("address") or next(iter(mirrored), "")
+    address = stated or configured.get("address", "")
     if not address:
         raise InvalidSpec(
             "No source of newer facts is configured.",

@@ -134,10 +134,7 @@ lock = DefaultCommandGroup(make_lock)
 @click.option(
     "--offline",
     is_flag=True,
-    help=(
-        "Use no network: skip the checks of wheel metadata, and whether files can still be "
-        "downloaded."
-    ),
+    help="Use no network: skip the checks of wheel metadata.",
 )
 @mirror_option
 @verb
@@ -146,8 +143,8 @@ def verify(
 ) -> int:
     """Check that locks are sound, whichever tool made them. The exit code is 1 if one is not.
 
-    Checks requirements, hashes, channels, duplicates, inputs, and whether each file can still be
-    downloaded. Without arguments, checks every lock in the envs folder.
+    Checks requirements, hashes, channels, duplicates and inputs. Without arguments, checks every lock in
+    the envs folder.
     """
     from provision.verbs.lock.inspection import verify_locks
     from provision.verbs.lock.output import verify_lines

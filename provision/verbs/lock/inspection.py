@@ -5,8 +5,7 @@ A lock is named by its environment or by its file, whoever made it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
 from provision import lockfile as locks
 from provision.adapters import http, uv
@@ -16,8 +15,6 @@ from provision.core.requirement_urls import is_source
 from provision.workflow.context import Context
 from provision.workflow.lock import environments_with_lock, lock_file
 
-T = TypeVar("T")
-
 
 def verify_locks(
     context: Context, targets: Sequence[str], *, offline: bool
@@ -25,57 +22,36 @@ def verify_locks(
     """What is wrong with each lock. Without targets: every lock of the envs folder."""
     targets = targets or environments_with_lock(context)
     files = [locks.read_file(lock_file(context, target)) for target in targets]
-    remote = locks.RemoteFacts() if offline else _remote_facts(context, files)
-    return [locks.verify_lock(file, remote, target) for target, file in zip(targets, files)]
+    metadata = None if offline else _wheel_metadata(context, files)
+    return [locks.verify_lock(file, metadata, target) for target, file in zip(targets, files)]
 
 
-def _remote_facts(context: Context, files: Sequence[locks.LockFile]) -> locks.RemoteFacts:
-    """What servers, or their mirrors, say about all files of the locks.
-
-    Each file is asked for once.
-    """
+def _wheel_metadata(
+    context: Context, files: Sequence[locks.LockFile]
+) -> dict[str, uv.WheelMetadata | str]:
+    """What the wheels of locks say about themselves, by URL, or why it cannot be read. Each is asked
+    for once."""
     # A git repository or an editable folder is no file that a server has.
     entries = [entry for file in files for entry in file.entries if not is_source(entry.url)]
-    hashes = {entry.url: entry.sha256 for entry in entries}
-    wheel_urls = {entry.url for entry in entries if entry.manager == "pip"}
-    with http.HttpClient(uv.pip_settings()) as web:
+    urls = sorted({entry.url for entry in entries if entry.manager == "pip"})
+    with (
+        http.HttpClient(uv.pip_settings()) as web,
+        context.progress.meter("reading requirements of wheels", len(urls)) as meter,
+    ):
 
-        def availability(url: str) -> http.Availability:
-            try:
-                return web.availability(context.mirrors.actual_url(url, hashes[url]), hashes[url])
-            except Unreachable as error:
-                return http.Availability(state="gone", detail=error.message.rstrip("."))
-
-        def metadata(url: str) -> uv.WheelMetadata | str:
-            """What a wheel says about itself, or why it cannot be read."""
-            if served[url].state != "available":
-                return "its file is not available"
+        def read(url: str) -> uv.WheelMetadata | str:
             if not url.partition("#")[0].endswith(".whl"):
                 return "it is not a wheel, and its requirements are known only once it is built"
             try:
-                return uv.fetch_metadata(web, context.mirrors.actual_url(url, hashes[url]))
+                return uv.fetch_metadata(web, context.mirrors.actual_url(url))
             except Unreachable as error:
                 return error.message.rpartition(": ")[2].rstrip(".")
 
-        served = _in_parallel(context, "checking files", sorted(hashes), availability)
-        return locks.RemoteFacts(
-            served=served,
-            metadata=_in_parallel(
-                context, "reading requirements of wheels", sorted(wheel_urls), metadata
-            ),
-        )
-
-
-def _in_parallel(
-    context: Context, title: str, urls: Sequence[str], function: Callable[[str], T]
-) -> dict[str, T]:
-    """The function's result for every URL, several at a time, with a progress bar."""
-    results = {}
-    with context.progress.meter(title, len(urls)) as meter:
-        for url, result in http.in_parallel(function, urls):
-            results[url] = result
+        metadata = {}
+        for url, result in http.in_parallel(read, urls):
+            metadata[url] = result
             meter.advance(1)
-    return results
+        return metadata
 
 
 @frozen

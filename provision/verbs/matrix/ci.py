@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 from provision import ci, render, resolver
 from provision.core.atomic import atomic_write
 from provision.core.dataclass import frozen
-from provision.core.errors import InvalidSpec, NoSuchBuild, ProvisionError, StaleLock
+from provision.core.errors import NoSuchBuild, StaleLock
 from provision.resolver import spec as specs
 from provision.workflow.batch import environment_names
 from provision.workflow.context import Context
@@ -67,12 +66,13 @@ def jobs(context: Context, request: WorkflowRequest) -> Workflow:
 
 
 def _assign(context: Context, file: ci.RunnersFile) -> tuple[ci.Job, ...]:
-    """The jobs of each environment. Raises one error for all environments that do not resolve."""
+    """The jobs of each environment."""
     jobs: list[ci.Job] = []
-    for target in list(_targets(context)):
-        jobs += ci.assign(
-            target, file.runners, gpus=file.workflow.gpus, across=file.workflow.across
-        )
+    for name in environment_names(context):
+        for target in _targets_of_environment(context, name):
+            jobs += ci.assign(
+                target, file.runners, gpus=file.workflow.gpus, across=file.workflow.across
+            )
     ci.check_jobs(jobs)
     return tuple(jobs)
 
@@ -94,23 +94,6 @@ def write(request: WorkflowRequest, workflow: Workflow) -> bool:
         )
     atomic_write(path, workflow.text)
     return True
-
-
-def _targets(context: Context) -> Iterator[ci.CiTarget]:
-    """The targets of every environment, or one error that names every one that does not resolve."""
-    errors: list[ProvisionError] = []
-    for name in environment_names(context):
-        try:
-            yield from _targets_of_environment(context, name)
-        except (InvalidSpec, NoSuchBuild) as error:
-            errors.append(error)
-    if len(errors) == 1:
-        raise errors[0]
-    if errors:
-        message = f"{len(errors)} environments cannot be resolved: {' '.join(map(str, errors))}"
-        if all(isinstance(error, NoSuchBuild) for error in errors):
-            raise NoSuchBuild(message)
-        raise InvalidSpec(message)
 
 
 def _targets_of_environment(context: Context, name: str) -> list[ci.CiTarget]:

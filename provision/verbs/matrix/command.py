@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from provision.cli.options import dry_run_option
-from provision.cli.other_tools import MatrixGroup
+from provision.cli.other_tools import GroupWithForeignVerbs
 from provision.cli.spec_options import (
     name_argument,
     query_options,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from provision.cli.console import Console
 
 
-@click.group(cls=MatrixGroup, invoke_without_command=True)
+@click.group(cls=GroupWithForeignVerbs, invoke_without_command=True)
 @query_options
 @click.pass_context
 def matrix(context: click.Context, /, **options: Any) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from provision.adapters import http
-from provision.adapters.http import Availability, Download, HttpClient
+from provision.adapters.http import HttpClient
+from provision.adapters.http.retry import TRIES
 from provision.adapters.http.session import open_session
 from provision.core.errors import IntegrityError, ProvisionError, SystemRefused, Unreachable
 from tests.faulty import Fault, Server, served
@@ -32,6 +34,13 @@ def server(tmp_path: Path) -> Iterator[Server]:
         yield running
 
 
+@dataclass(frozen=True)
+class Download:
+    url: str
+    sha256: str
+    target: Path
+
+
 def download_of(server: Server, tmp_path: Path, sha256: str = SHA) -> Download:
     return Download(
         url=f"{server.url}/a%20b%2Bc.whl", sha256=sha256, target=tmp_path / "got" / "a.whl"
@@ -39,8 +48,12 @@ def download_of(server: Server, tmp_path: Path, sha256: str = SHA) -> Download:
 
 
 def download(request: Download) -> list[ProvisionError]:
-    with HttpClient() as web:
-        return [error for _, error in web.download([request], lambda request: None)]
+    try:
+        with HttpClient() as web:
+            web.download(request.url, request.sha256, request.target)
+    except (Unreachable, IntegrityError) as error:
+        return [error]
+    return []
 
 
 def leftovers(request: Download) -> list[str]:
@@ -49,10 +62,8 @@ def leftovers(request: Download) -> list[str]:
 
 def test_file_is_downloaded_completely(server: Server, tmp_path: Path) -> None:
     download_request = download_of(server, tmp_path)
-    finished: list[Download] = []
-    with HttpClient() as web:
-        assert web.download([download_request], finished.append) == []
-    assert download_request.target.read_bytes() == CONTENT and finished == [download_request]
+    assert download(download_request) == []
+    assert download_request.target.read_bytes() == CONTENT
     assert leftovers(download_request) == ["a.whl"]
 
 
@@ -104,26 +115,14 @@ def test_lasting_faults_are_reported(
 
 
 def test_always_truncated_download_gives_up(server: Server, tmp_path: Path) -> None:
-    server.fault("a", "no-range", times=0)
     server.fault("a", "truncate")
-    download_request = download_of(server, tmp_path)
-    download(
-        download_request
-    )  # with ranges each try brings half of the rest: it may succeed or give up, and must not go on for ever
-    assert len(server.log) < 40
-
-
-def test_download_resumes_where_it_stopped(server: Server, tmp_path: Path) -> None:
-    download_request = download_of(server, tmp_path)
-    download_request.target.parent.mkdir()
-    http.partial_path(download_request.target).write_bytes(CONTENT[:200_000])
-    assert download(download_request) == []
-    assert server.ranges == ["bytes=200000-"]
-    assert download_request.target.read_bytes() == CONTENT
+    (refusal,) = download(download_of(server, tmp_path))
+    assert isinstance(refusal, Unreachable)
+    assert len(server.log) == TRIES
 
 
 @pytest.mark.parametrize("part", [b"x" * 1000, b"x" * 300_000, b"x" * 400_000])
-def test_partial_file_of_something_else_is_discarded(
+def test_rest_of_an_earlier_download_is_discarded(
     server: Server, tmp_path: Path, part: bytes
 ) -> None:
     download_request = download_of(server, tmp_path)
@@ -132,17 +131,6 @@ def test_partial_file_of_something_else_is_discarded(
     assert download(download_request) == []
     assert download_request.target.read_bytes() == CONTENT
     assert leftovers(download_request) == ["a.whl"]
-
-
-def test_failed_download_does_not_stop_the_others(server: Server, tmp_path: Path) -> None:
-    good, gone = (
-        download_of(server, tmp_path),
-        Download(url=f"{server.url}/none", sha256=SHA, target=tmp_path / "got" / "none"),
-    )
-    with HttpClient() as web:
-        failed = web.download([gone, good], lambda request: None)
-    assert [request for request, _ in failed] == [gone]
-    assert good.target.exists()
 
 
 def test_local_file(tmp_path: Path) -> None:
@@ -168,64 +156,23 @@ def test_disk_error_is_not_blamed_on_the_mirror(server: Server, tmp_path: Path) 
         download(download_of(server, tmp_path))
 
 
-@pytest.mark.parametrize(
-    "kind,answer",
-    [
-        (None, Availability(state="available")),
-        ("no-head", Availability(state="available")),
-        (404, Availability(state="gone", detail="HTTP 404")),
-        (410, Availability(state="gone", detail="HTTP 410")),
-        (403, Availability(state="other", detail="HTTP 403")),
-        (500, Availability(state="silent", detail="HTTP 500")),
-    ],
-)
-def test_availability_of_a_file(server: Server, kind: Fault | None, answer: Availability) -> None:
-    if kind == "no-head":
-        server.fault("HEAD", kind)
-    elif kind is not None:
-        server.fault("a", kind)
-    with HttpClient() as web:
-        assert web.availability(f"{server.url}/a%20b%2Bc.whl", SHA) == answer
+def test_unreachable_server(tmp_path: Path) -> None:
+    for url, reason in (
+        ("http://127.0.0.1:9/x", "Connection refused"),
+        ("http://no-such-host.invalid/x", "could not be fetched"),
+    ):
+        with HttpClient() as web, pytest.raises(Unreachable, match=reason):
+            web.content(url)
 
 
-def test_availability_check_is_retried(server: Server) -> None:
-    server.fault("a", "drop", times=2)
-    with HttpClient() as web:
-        assert web.availability(f"{server.url}/a%20b%2Bc.whl", SHA).state == "available"
-
-
-def test_unreachable_server() -> None:
-    with HttpClient() as web:
-        assert web.availability("http://127.0.0.1:9/x", SHA) == Availability(
-            state="silent", detail="Connection refused"
-        )
-        assert web.availability("http://no-such-host.invalid/x", SHA).state == "silent"
-
-
-def test_availability_of_a_local_file(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    path.write_bytes(CONTENT)
-    with HttpClient() as web:
-        assert web.availability(path.as_uri(), SHA).state == "available"
-        assert web.availability(path.as_uri(), "0" * 64).state == "changed"
-        assert web.availability((tmp_path / "b").as_uri(), SHA).state == "gone"
-
-
-def test_text_response(server: Server, tmp_path: Path) -> None:
+def test_small_files_of_servers_and_disks(server: Server, tmp_path: Path) -> None:
     (tmp_path / "files" / "text").write_text("hällo")
     with HttpClient() as web:
-        assert (
-            web.text(f"{server.url}/text")
-            == web.text((tmp_path / "files" / "text").as_uri())
-            == "hällo"
-        )
-        for url in (
-            f"{server.url}/none",
-            (tmp_path / "none").as_uri(),
-            f"{server.url}/a%20b%2Bc.whl",
-        ):
+        for url in (f"{server.url}/text", (tmp_path / "files" / "text").as_uri()):
+            assert web.content(url).decode() == "hällo"
+        for url in (f"{server.url}/none", (tmp_path / "none").as_uri()):
             with pytest.raises(Unreachable):
-                web.text(url)
+                web.content(url)
 
 
 def test_pip_certificate_and_proxy_settings(monkeypatch: pytest.MonkeyPatch) -> None:

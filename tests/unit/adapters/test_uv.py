@@ -444,10 +444,8 @@ def test_only_pep_440_versions_constrain_wheels(name: str, version: str, expecte
     assert resolver._is_pep440(name, version) is expected
 
 
-def mirrors(*texts: str, manifest: str = "") -> Mirrors:
-    return Mirrors(
-        [parse_mirror(text, Path("/srv/lab")) for text in texts], manifest=lambda folder: manifest
-    )
+def mirrors(*texts: str) -> Mirrors:
+    return Mirrors([parse_mirror(text, Path("/srv/lab")) for text in texts])
 
 
 def test_an_index_has_a_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -466,50 +464,24 @@ def test_an_index_has_a_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_a_mirror_folder_is_the_only_index() -> None:
-    result = uv.index_settings("cu126", mirrors("/srv/mirror"))
-    assert result.local is None
-    assert result.indexes == ({"url": "file:///srv/mirror/simple/", "default": True},)
-    assert result.offline
-    assert not uv.index_settings(mirrors=mirrors("https://m.invalid/mirror")).offline
-    assert uv.index_settings(mirrors=mirrors("/srv/one", "/srv/two")).best_match
-
-
 def test_a_lock_names_a_file_by_its_canonical_url() -> None:
     pypi = f"/packages/ab/cd/{'e' * 60}/x-1.0-py3-none-any.whl"
     behind = mirrors("pypi=https://m.invalid/simple")
-    result = indexes.canonical_file_url(
-        f"https://m.invalid/repository/pypi{pypi}", "0" * 64, behind
-    )
+    result = indexes.canonical_file_url(f"https://m.invalid/repository/pypi{pypi}", behind)
     assert result.endswith(pypi) and "m.invalid" not in result
     for url in (
         "https://m.invalid/packages/x-1.0-py3-none-any.whl",
         f"https://m.invalid{pypi}/more",
     ):
-        assert indexes.canonical_file_url(url, "0" * 64, behind) == url
+        assert indexes.canonical_file_url(url, behind) == url
     assert (
-        indexes.canonical_file_url(f"https://m.invalid{pypi}", "0" * 64, mirrors())
+        indexes.canonical_file_url(f"https://m.invalid{pypi}", mirrors())
         == f"https://m.invalid{pypi}"
     )
     prefixed = mirrors("pypi=https://m.invalid/simple", "https://f.invalid=https://m.invalid/files")
     assert (
-        indexes.canonical_file_url("https://m.invalid/files/a/x.whl", "0" * 64, prefixed)
+        indexes.canonical_file_url("https://m.invalid/files/a/x.whl", prefixed)
         == "https://f.invalid/a/x.whl"
-    )
-
-
-def test_a_wheel_of_a_mirror_folder_is_requested_by_name() -> None:
-    sha = "a" * 64
-    row = {
-        "name": "x",
-        "path": f"wheels/{sha}/x-1.0-py3-none-any.whl",
-        "url": "file:///srv/x-1.0-py3-none-any.whl",
-    }
-    package = LockedPackage(manager="pip", name="x", version="1.0", url=row["url"], sha256=sha)
-    folder = mirrors("/m", manifest=json.dumps({"schema": 1, "channels": {}, "wheels": {sha: row}}))
-    assert uv.hashed_requirements([package], folder) == f"x==1.0 --hash=sha256:{sha}\n"
-    assert uv.hashed_requirements([package], mirrors("file:///srv=file:///elsewhere")).startswith(
-        "x @ file:///elsewhere/x-1.0"
     )
 
 

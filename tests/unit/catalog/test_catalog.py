@@ -93,8 +93,6 @@ def test_exactly_one_wheel_is_the_index_default(release: catalog.Release) -> Non
 
 
 def test_newest_release_matches_its_wheel() -> None:
-    newest = catalog.releases()["2.15.0"]
-    assert newest.index_default["linux-64"].toolkit == "13.2.2"
     build = wheel("2.15.0", "cu132")
     assert (build.nccl, build.cudnn, build.triton) == ("2.30.7", "9.26.0.51", "~=3.9.0")
     assert build.architectures == ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")

@@ -12,10 +12,13 @@ pytest.importorskip("ruamel.yaml", reason="the refresh of the data has tools of 
 from click.testing import CliRunner
 from update_data.__main__ import main
 from update_data.architectures import compiled_for
+from update_data.companions import companion, fewer_pythons
 from update_data.compare import Findings, Row, compare, unproven
 from update_data.document import Document
 from update_data.refresh import disagreements
 
+from provision.adapters.uv.index_page import IndexFile
+from provision.adapters.uv.linux_wheels import LinuxWheel, linux_wheels
 from provision.catalog import DATA as CATALOG
 from provision.workflow.index_facts import Pins
 
@@ -31,6 +34,65 @@ def test_conflicting_platforms_are_reported() -> None:
         "2.15.0", {"linux-64": pins("2.30.7"), "linux-aarch64": pins("2.28.9")}
     )
     assert "NCCL 2.30.7" in disagreement and "NCCL 2.28.9" in disagreement
+
+
+# Companions
+
+
+def files(*names: str, requires_python: str = "") -> list[LinuxWheel]:
+    return list(linux_wheels(IndexFile(name, f"u/{name}", requires_python) for name in names))
+
+
+def test_universal_wheel_covers_every_python() -> None:
+    torch = files(
+        "torch-2.15.0-cp311-cp311-manylinux_2_28_x86_64.whl",
+        "torch-2.15.0-cp315-cp315-manylinux_2_28_x86_64.whl",
+    )
+    assert (
+        fewer_pythons(torch, [files("torchvision-0.29.2-py3-none-manylinux_2_28_x86_64.whl")])
+        is None
+    )
+    assert (
+        fewer_pythons(torch, [files("torchvision-0.29.2-cp310-abi3-manylinux_2_28_x86_64.whl")])
+        is None
+    )
+    assert fewer_pythons(
+        torch, [files("torchvision-0.29.1-cp311-cp311-manylinux_2_28_x86_64.whl")]
+    ) == ["3.11"]
+    limited = files(
+        "torchvision-0.29.2-py3-none-manylinux_2_28_x86_64.whl", requires_python=">=3.12"
+    )
+    assert fewer_pythons(torch, [limited]) == ["3.15"]
+
+
+def made_for(*requirements: str) -> tuple[str, ...]:
+    return requirements
+
+
+def test_companions() -> None:
+    candidates = [
+        ("0.29.2", made_for("numpy", "torch>=2.14.0")),
+        ("0.29.0", made_for("torch==2.14.0")),
+        ("0.15.1", made_for("torch (==2.0.0)")),
+        ("0.15.0", made_for("torch==2.0.0+cu117")),
+    ]
+    assert companion("2.15.0", candidates) == ("0.29.2", False)
+    assert companion("2.14.0", candidates) == ("0.29.0", True)
+    assert companion("2.0.0", candidates) == ("0.15.1", True)
+    assert companion("1.13.0", candidates) is None
+    assert companion("2.12.0", [("2.11.0", made_for()), ("2.10.0", made_for("torch==2.10.0"))]) == (
+        "2.11.0",
+        False,
+    )
+
+
+def test_only_needed_companions_are_read() -> None:
+    def candidates() -> Any:
+        yield "0.29.2", made_for("torch>=2.14.0")
+        yield "0.28.0", made_for("torch==2.13.0")
+        raise AssertionError("read on")
+
+    assert companion("2.15.0", candidates()) == ("0.29.2", False)
 
 
 # Comparison

@@ -43,12 +43,12 @@ def completed(*words: str) -> list[str]:
     "line,values",
     [
         ("smoke la", ["lab", "lab2"]),
-        ("env show o", ["other"]),
+        ("env tree o", ["other"]),
         ("lock oth", ["other"]),
         ("lock ver", ["verify"]),
         ("lock --relock oth", ["other"]),
         ("env list --envs /nonexistent ", []),
-        ("env show --envs=/nonexistent ", []),
+        ("env diff --envs=/nonexistent ", []),
         ("build --source w", ["wheels"]),
         ("build --source = w", ["wheels"]),
         ("build --source=w", ["wheels"]),
@@ -61,7 +61,7 @@ def completed(*words: str) -> list[str]:
         ("stat", ["status"]),
         ("help stat", ["status"]),
         ("report la", ["lab", "lab2"]),
-        ("env show lab ", []),
+        ("env diff lab ", []),
         ("run l", ["lab", "lab2"]),
         ("run lab --imag", ["--image"]),
         ("run lab python --imag", []),
@@ -180,11 +180,11 @@ def test_bash_completes_by_the_printed_script(tmp_path: Path) -> None:
     program.chmod(0o755)
     (tmp_path / "script").write_text(CliRunner().invoke(cli, ["completion", "bash"]).output)
     command = (
-        f"source '{tmp_path}/script'; COMP_WORDS=(provision env sh); COMP_CWORD=2; "
+        f"source '{tmp_path}/script'; COMP_WORDS=(provision env tr); COMP_CWORD=2; "
         '_provision_completion provision; echo "${COMPREPLY[@]}"'
     )
     env = {**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}"}
     output = subprocess.run(
         ["bash", "-c", command], capture_output=True, text=True, check=True, env=env
     )
-    assert output.stdout == "show\n"
+    assert output.stdout == "tree\n"

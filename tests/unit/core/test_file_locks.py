@@ -46,7 +46,6 @@ class Recorder:
         self.messages.append(text)
 
     warn = info
-    shows_bars = False
 
     def meter(self, title: str, total: int) -> MeterContext:
         raise AssertionError("nothing to measure")

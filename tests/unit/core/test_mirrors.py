@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from provision.core import settings
 from provision.core.credentials import without_credentials, without_login
-from provision.core.errors import IntegrityError, InvalidSpec, Unreachable
+from provision.core.errors import IntegrityError, InvalidSpec
 from provision.core.mirrors import (
     NO_MIRRORS,
     Mirrors,
@@ -91,64 +90,31 @@ def test_the_longest_matching_url_decides() -> None:
 
 def test_no_mirrors_need_no_lookup() -> None:
     assert NO_MIRRORS.actual_url(FORGE) == NO_MIRRORS.canonical_url(FORGE) == FORGE
-    assert not NO_MIRRORS.is_closed and NO_MIRRORS.index is None and NO_MIRRORS.indexes == ()
+    assert NO_MIRRORS.index is None
 
 
-SHA = "a" * 64
-MANIFEST = {
-    "schema": 1,
-    "channels": {FORGE: "channels/channels.invalid/conda-forge/"},
-    "wheels": {
-        SHA: {
-            "name": "x",
-            "path": f"wheels/{SHA}/x-1+cu121-py3-none-any.whl",
-            "url": "https://files.invalid/x-1%2Bcu121.whl",
-        }
-    },
-}
-
-
-def test_a_mirror_folder_stands_for_everything(tmp_path: Path) -> None:
-    resolved_mirrors = mirrors("/srv/mirror", manifest=json.dumps(MANIFEST))
-    assert resolved_mirrors.is_closed
-    assert resolved_mirrors.indexes == ("file:///srv/mirror/simple/",)
-    assert (
-        resolved_mirrors.actual_url(f"{FORGE}noarch/x")
-        == "file:///srv/mirror/channels/channels.invalid/conda-forge/noarch/x"
-    )
-    wheel = f"file:///srv/mirror/wheels/{SHA}/x-1%2Bcu121-py3-none-any.whl"
-    assert (
-        resolved_mirrors.actual_url("https://files.invalid/x-1%2Bcu121.whl")
-        == resolved_mirrors.actual_url("https://other.invalid/x.whl", SHA)
-        == wheel
-    )
-    assert resolved_mirrors.canonical_url(wheel, SHA) == "https://files.invalid/x-1%2Bcu121.whl"
-    with pytest.raises(
-        Unreachable, match=r"file:///srv/mirror/ does not hold https://files\.invalid/y\.whl"
-    ):
-        resolved_mirrors.actual_url("https://files.invalid/y.whl")
-    local = tmp_path / "python.conda"
-    local.touch()
-    assert resolved_mirrors.actual_url(local.as_uri()) == local.as_uri()
-    with pytest.raises(Unreachable):
-        resolved_mirrors.actual_url((tmp_path / "none").as_uri())
+def test_a_mirror_folder_stands_for_addresses_and_the_index() -> None:
+    text = "https://channels.invalid/=files/channels.invalid/\n"
+    folder = mirrors("/srv/mirror", "pypi=https://m.invalid", manifest=text)
+    assert folder.index == "file:///srv/mirror/simple"
+    actual = "file:///srv/mirror/files/channels.invalid/conda-forge/noarch/x"
+    assert folder.actual_url(f"{FORGE}noarch/x") == actual
+    assert folder.actual_url("https://other.invalid/x") == "https://other.invalid/x"
 
 
 @pytest.mark.parametrize(
-    "text",
+    "line",
     [
-        "",
-        "[]",
-        '{"schema": 2, "channels": {}, "wheels": {}}',
-        '{"schema": 1, "channels": []}',
-        json.dumps({**MANIFEST, "channels": {FORGE: "/etc/"}}),
-        json.dumps({**MANIFEST, "channels": {FORGE: "channels/../../etc/"}}),
-        json.dumps({**MANIFEST, "wheels": {SHA: {"url": "x"}}}),
+        "{}",
+        "https://channels.invalid/=/etc/",
+        "https://channels.invalid/=files/../../etc/",
+        "https://channels.invalid/=files/%2e%2e/%2E./etc/",
+        "https://channels.invalid=files/channels.invalid",
     ],
 )
-def test_a_text_that_is_not_a_manifest_is_refused(text: str) -> None:
-    with pytest.raises(IntegrityError, match=r"mirror\.json"):
-        mirrors("/srv/mirror", manifest=text).actual_url(FORGE)
+def test_a_text_that_is_not_of_a_mirror_folder_is_refused(line: str) -> None:
+    with pytest.raises(IntegrityError, match=r"mirrors\.txt"):
+        mirrors("/srv/mirror", manifest=line).actual_url(FORGE)
 
 
 def test_the_strongest_source_decides_for_each_name() -> None:
@@ -163,14 +129,6 @@ def test_the_strongest_source_decides_for_each_name() -> None:
     }
     with pytest.raises(InvalidSpec, match="lab is given two mirrors"):
         merge_settings([*options, *variables])
-
-
-def test_a_mirror_folder_excludes_weaker_sources() -> None:
-    options, variables = (
-        [parse_mirror("/srv/mirror", DIRECTORY)],
-        [parse_mirror("lab=https://variable.invalid", DIRECTORY)],
-    )
-    assert merge_settings(options, variables) == tuple(options)
 
 
 def test_passwords_are_not_shown() -> None:

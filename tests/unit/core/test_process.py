@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import pty
 import shlex
 import signal
 import subprocess
@@ -163,38 +161,6 @@ def test_nobody_else_may_write_to_what_a_child_makes(tmp_path: Path) -> None:
         os.umask(before)
     modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
     assert modes == {"protected": 0o644, "usual": 0o666, "stricter": 0o600}
-
-
-def test_on_a_terminal_bars_are_passed_on_and_hidden_lines_only_recorded() -> None:
-    """The child writes in pieces, as a tool does that draws a bar and then says what it did."""
-    pieces = [
-        "bar 1",
-        "\\rbar 2",
-        "\\rbar 3\\r\\033[2KIns",
-        "talled 2 in 3 ms\\n +",
-        " six==1\\n",
-        "why\\n",
-        "Ins",
-    ]
-    script = "; ".join(f"printf '{piece}' >&2; sleep 0.1" for piece in pieces)
-    code = (
-        "from provision.core.process import run\n"
-        f"result = run(['sh', '-c', {script!r}], show=True, hidden=('Installed ', ' + '))\n"
-        "print(result.stderr, end='')"
-    )
-    reader, writer = pty.openpty()
-    child = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=writer, text=True
-    )
-    os.close(writer)
-    shown = b""
-    with contextlib.suppress(OSError):  # the terminal's other side is closed
-        while piece := os.read(reader, 1000):
-            shown += piece
-    os.close(reader)
-    recorded = child.communicate()[0]
-    assert shown == b"bar 1\rbar 2\033[2K\r\rwhy\r\r\nIns"
-    assert recorded.splitlines()[-5:] == ["bar 3", "Installed 2 in 3 ms", " + six==1", "why", "Ins"]
 
 
 def test_threads_return_results_in_order() -> None:

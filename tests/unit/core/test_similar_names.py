@@ -44,7 +44,6 @@ def test_the_most_similar_name_is_asked_for() -> None:
         ("render", "lba"),
         ("env", "create", "lba"),
         ("env", "diff", "lba"),
-        ("env", "show", "lba"),
         ("env", "remove", "lba"),
         ("image", "push", "lba", "host/lba:1"),
         ("image", "contract", "lba"),

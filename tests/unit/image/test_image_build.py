@@ -27,8 +27,6 @@ DIGEST = f"sha256:{hashlib.sha256(LAYER).hexdigest()}"
 
 
 class Quiet:
-    shows_bars = False
-
     def info(self, text: str) -> None:
         pass
 

@@ -66,7 +66,7 @@ def test_a_variant_is_a_build_of_a_wheel(tmp_path: Path) -> None:
     assert difference.change == "changed"
     assert difference.after == f"{difference.before} cu128"
     lock = lockfile.read_file(tmp_path / "new.yml")
-    findings = lockfile.verify_lock(lock, lockfile.RemoteFacts(), "new").findings
+    findings = lockfile.verify_lock(lock, None, "new").findings
     assert [finding for finding in findings if finding.package == "filelock"] == []
 
 

@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, given, settings, strategies
 
 from provision import lockfile
 from provision.adapters import conda
-from provision.adapters.http import Availability
 from provision.adapters.uv import WheelMetadata
 from provision.core.errors import IntegrityError, ProvisionError
 from provision.lockfile.verify.entries import LockFinding
@@ -93,9 +92,7 @@ def verified(tmp_path: Path) -> Callable[..., list[LockFinding]]:
             if not (tmp_path / lockfile.ENVIRONMENT).exists():
                 (tmp_path / lockfile.ENVIRONMENT).write_text(ENVIRONMENT)
         return list(
-            lockfile.verify_lock(
-                lockfile.read_file(path), lockfile.RemoteFacts(**options), "lab"
-            ).findings
+            lockfile.verify_lock(lockfile.read_file(path), options.get("metadata"), "lab").findings
         )
 
     return run
@@ -247,31 +244,6 @@ def test_conda_may_name_a_python_package_differently(verified: Verify, provider:
     assert verified(content) == []
 
 
-@pytest.mark.parametrize(
-    "answer,kind,message",
-    [
-        (Availability(state="gone", detail="HTTP 404"), "gone", "is no longer served"),
-        (Availability(state="silent", detail="Connection refused"), "silent", "could not be checked: its server did not answer"),
-        (Availability(state="other", detail="HTTP 403"), "silent", "cannot be downloaded"),
-        (Availability(state="changed", detail="its sha256 is 00…"), "changed", "is another file now"),
-    ],
-)  # fmt: skip
-def test_file_that_is_not_served(
-    verified: Verify, answer: Availability, kind: str, message: str
-) -> None:
-    content = sound()
-    remote = {entry_["url"]: Availability(state="available") for entry_ in content["package"]} | {
-        entry(content, "torch")["url"]: answer
-    }
-    findings = only(verified(content, served=remote))
-    assert (findings.package, findings.kind) == ("torch", kind)
-    assert (
-        message in findings.message
-        and answer.detail in findings.message
-        and "torch-2.3.1" in findings.message
-    )
-
-
 def wheel_metadata(
     content: dict[str, Any], **needs: Sequence[str]
 ) -> dict[str, WheelMetadata | str]:
@@ -405,9 +377,7 @@ def test_unreadable_metadata_is_a_note_not_a_finding(
     original = metadata[url]
     assert isinstance(original, WheelMetadata)
     metadata[url] = change if isinstance(change, str) else dataclasses.replace(original, **change)
-    verified = lockfile.verify_lock(
-        lockfile.read_file(path), lockfile.RemoteFacts(metadata=metadata), "lab"
-    )
+    verified = lockfile.verify_lock(lockfile.read_file(path), metadata, "lab")
     assert verified.findings == ()
     if message:
         assert (
@@ -427,7 +397,7 @@ def test_markers_are_not_guessed_without_python_or_known_platform(tmp_path: Path
     content["package"] = [entry_ for entry_ in content["package"] if entry_["name"] != "python"]
     path = tmp_path / lockfile.FILE
     path.write_text(yaml.safe_dump(content))
-    remote = lockfile.RemoteFacts(metadata=wheel_metadata(content, torch=["sympy"]))
+    remote = wheel_metadata(content, torch=["sympy"])
     assert "torch, filelock: the lock has no Python" in only_note(
         lockfile.verify_lock(lockfile.read_file(path), remote, "lab"), "wheels"
     )
@@ -501,7 +471,7 @@ def test_inputs_that_cannot_be_compared_are_noted(
     content["metadata"]["custom_metadata"] = metadata
     path = tmp_path / lockfile.FILE
     path.write_text(yaml.safe_dump(content))
-    report = lockfile.verify_lock(lockfile.read_file(path), lockfile.RemoteFacts(), "lab")
+    report = lockfile.verify_lock(lockfile.read_file(path), None, "lab")
     assert [finding for finding in report.findings if finding.kind == "inputs"] == []
     assert "environment.yml" in only_note(report, "cannot be compared")
 
@@ -509,16 +479,16 @@ def test_inputs_that_cannot_be_compared_are_noted(
 def test_skipped_checks_are_noted(tmp_path: Path) -> None:
     path = tmp_path / lockfile.FILE
     path.write_text(yaml.safe_dump(sound()))
-    notes = lockfile.verify_lock(lockfile.read_file(path), lockfile.RemoteFacts(), "lab").notes
+    notes = lockfile.verify_lock(lockfile.read_file(path), None, "lab").notes
     assert [
         check
-        for check in ("--offline", "cannot be compared")
+        for check in ("--offline", "cannot be compared", "still served")
         if not any(check in note for note in notes)
     ] == []
-    everything = lockfile.RemoteFacts(served={}, metadata=wheel_metadata(sound()))
+    everything = wheel_metadata(sound())
     assert (
-        len(lockfile.verify_lock(lockfile.read_file(path), everything, "lab").notes) == 2
-    )  # the inputs are still not beside it
+        len(lockfile.verify_lock(lockfile.read_file(path), everything, "lab").notes) == 3
+    )  # the inputs are still not beside it, and no file was asked for
 
 
 @pytest.mark.parametrize(
@@ -611,10 +581,7 @@ def test_any_lock_is_verified_or_refused(tmp_path: Path, data: strategies.DataOb
         }
         lockfile.verify_lock(
             lock,
-            lockfile.RemoteFacts(
-                served={entry.url: Availability(state="gone") for entry in lock.entries},
-                metadata=metadata,
-            ),
+            metadata,
             "lab",
         )
         lockfile.diff_locks(lock, lock)

@@ -7,11 +7,11 @@ import os
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
+from provision import catalog
 from provision.adapters.http import TIMEOUT_VARIABLE
 from provision.adapters.uv.index_page import IndexFile
 from provision.adapters.uv.linux_wheels import LinuxWheel, WheelIndex, linux_wheels
@@ -104,62 +104,6 @@ def test_glibc_by_platform_tag(tags: list[str], floor: str | None) -> None:
     assert facts.glibc(files(*(f"torch-2.0.0-cp310-cp310-{tag}.whl" for tag in tags))) == floor
 
 
-def test_universal_wheel_covers_every_python() -> None:
-    torch = files(
-        "torch-2.15.0-cp311-cp311-manylinux_2_28_x86_64.whl",
-        "torch-2.15.0-cp315-cp315-manylinux_2_28_x86_64.whl",
-    )
-    assert (
-        facts.fewer_pythons(torch, [files("torchvision-0.29.2-py3-none-manylinux_2_28_x86_64.whl")])
-        is None
-    )
-    assert (
-        facts.fewer_pythons(
-            torch, [files("torchvision-0.29.2-cp310-abi3-manylinux_2_28_x86_64.whl")]
-        )
-        is None
-    )
-    assert facts.fewer_pythons(
-        torch, [files("torchvision-0.29.1-cp311-cp311-manylinux_2_28_x86_64.whl")]
-    ) == ["3.11"]
-    limited = files(
-        "torchvision-0.29.2-py3-none-manylinux_2_28_x86_64.whl", requires_python=">=3.12"
-    )
-    assert facts.fewer_pythons(torch, [limited]) == ["3.15"]
-
-
-# Companions
-
-
-def made_for(*requirements: str) -> tuple[str, ...]:
-    return requirements
-
-
-def test_companions() -> None:
-    candidates = [
-        ("0.29.2", made_for("numpy", "torch>=2.14.0")),
-        ("0.29.0", made_for("torch==2.14.0")),
-        ("0.15.1", made_for("torch (==2.0.0)")),
-        ("0.15.0", made_for("torch==2.0.0+cu117")),
-    ]
-    assert facts.companion("2.15.0", candidates) == ("0.29.2", False)
-    assert facts.companion("2.14.0", candidates) == ("0.29.0", True)
-    assert facts.companion("2.0.0", candidates) == ("0.15.1", True)
-    assert facts.companion("1.13.0", candidates) is None
-    assert facts.companion(
-        "2.12.0", [("2.11.0", made_for()), ("2.10.0", made_for("torch==2.10.0"))]
-    ) == ("2.11.0", False)
-
-
-def test_only_needed_companions_are_read() -> None:
-    def candidates() -> Any:
-        yield "0.29.2", made_for("torch>=2.14.0")
-        yield "0.28.0", made_for("torch==2.13.0")
-        raise AssertionError("read on")
-
-    assert facts.companion("2.15.0", candidates()) == ("0.29.2", False)
-
-
 # A release that the facts do not have
 
 INSISTED = [
@@ -226,6 +170,10 @@ def test_insisted_release_is_read_from_the_index(index: Server, tmp_path: Path) 
     assert (choices["torch"], choices["cuda"], choices["nccl"]) == ("2.16.0", "13.2", "2.30.7")
     assert (choices["python"], choices["cudnn"]) == ("3.12", "9.26.0.51")
     assert choices["gpu"] == "not known"
+    # uv chooses it, and never one that was made for a torch that the facts have.
+    (companion,) = (pin for pin in document["pins"] if pin["requirement"].startswith("torchvision"))
+    newest = list(catalog.releases().values())[-2]  # the last but this one
+    assert companion["requirement"] == f"torchvision>={newest.torchvision}"
     assert "unknown-release" in [warning["what"] for warning in document["warnings"]]
     assert "unknown-release" in warning_ids()
     assert sum(path.endswith(".whl") for path in index.log) and index.ranges
