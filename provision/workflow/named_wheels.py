@@ -8,7 +8,8 @@ and what a lock still gives up is said. docs/choosing.md has the order.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import date
 
@@ -31,19 +32,37 @@ from provision.workflow.context import Context
 OLD_RELEASE, OLD_DAYS = "old-release", 730
 
 
-def with_locked_torch(spec: Spec, lock: Lock, resolution: Resolution) -> Spec:
-    """The request with the release of torch that its lock holds, if it leaves the release open and
-    the facts alone choose another one. resolution: what they choose."""
-    if not _leaves_torch_open(spec):
-        return spec
+def with_locked_torch(spec: Spec, lock: Lock, machine: HostGpus, resolution: Resolution) -> Spec:
+    """The request with the build of torch that its lock holds, if it leaves the release or the CUDA
+    open and the facts alone choose another one. resolution: what they choose."""
     names = {source.torch_package for source in sources.REGISTRY}
-    locked = {
-        package.version.partition("+")[0] for package in lock.packages if package.name in names
-    }
+    locked = {package.version for package in lock.packages if package.name in names}
+    is_open = _leaves_torch_open(spec) or spec.cuda == "auto"
+    if not is_open or _locked_version(resolution) in locked:
+        return spec
+    bases = {version.partition("+")[0] for version in locked}
     for release in catalog.matching_releases(spec.torch):
-        if release.version in locked and release.version != resolution.torch:
-            return replace(spec, torch=release.version)
+        if release.version in bases:
+            for exact, other in _builds(replace(spec, torch=release.version), machine):
+                if _locked_version(other) in locked:
+                    return exact
     return spec
+
+
+def with_served_cuda(context: Context, spec: Spec, machine: HostGpus) -> Spec:
+    """The request with the newest CUDA of which an index has the build, if it is `auto`; the same if
+    no index has one: then the solver says which is missing."""
+    if spec.cuda != "auto":
+        return spec
+    newest = resolver.resolve(spec, machine)
+    served = _served(spec, machine, _request(context, newest))
+    if served is None or served.cuda == newest.cuda:
+        return spec
+    context.progress.info(
+        f"CUDA {served.cuda}, not {newest.cuda}: no index that is configured has torch "
+        f"{newest.local_version}"
+    )
+    return served
 
 
 def fitting_wheels(
@@ -96,7 +115,7 @@ def fitting_wheels(
     release = versions.get("torch", newest).partition("+")[0]
 
     def is_served(release: str) -> bool:
-        return _is_served(resolver.resolve(replace(spec, torch=release), machine), request)
+        return _served(replace(spec, torch=release), machine, request) is not None
 
     if len(possible) > 1 and release in possible and not served and not is_served(release):
         served = [release for release in possible if is_served(release)]
@@ -115,6 +134,27 @@ def fitting_wheels(
         )
         spec = replace(spec, glibc=str(glibc))
     return spec
+
+
+def _builds(spec: Spec, machine: HostGpus) -> Iterator[tuple[Spec, Resolution]]:
+    """Each build that a request may mean for its release of torch, best first: the request for it,
+    and what that comes to."""
+    for exact in resolver.with_each_cuda(spec, machine):
+        with suppress(ProvisionError):
+            yield exact, resolver.resolve(exact, machine)
+
+
+def _locked_version(resolution: Resolution) -> str:
+    """The version of torch's package in a lock."""
+    return resolution.local_version if resolution.needs_local_build else resolution.torch
+
+
+def _served(spec: Spec, machine: HostGpus, request: uv.ResolveRequest) -> Spec | None:
+    """The request for the best build that an index has."""
+    for exact, resolution in _builds(spec, machine):
+        if _is_served(resolution, request):
+            return exact
+    return None
 
 
 def _is_served(resolution: Resolution, request: uv.ResolveRequest) -> bool:
