@@ -87,7 +87,7 @@ def fitting_wheels(
     requirements = [absolute_requirement(text, folder) for text in spec.pip]
     request = _request(context, resolution, *requirements)
     if request.sources and len(possible) > 1:
-        request, possible = _with_listed_wheels(request, resolution, possible)
+        request, possible = _with_listed_wheels(spec, machine, request, possible)
     bounds = [f"torch>={possible[-1]}", f"<={possible[0]}"]
     bounds += [f"!={release}" for release in catalog.releases() if release not in possible]
     request = replace(request, constraints=(",".join(bounds),))
@@ -171,23 +171,27 @@ def _is_served(resolution: Resolution, request: uv.ResolveRequest) -> bool:
 
 
 def _with_listed_wheels(
-    request: uv.ResolveRequest, resolution: Resolution, possible: Sequence[str]
+    spec: Spec, machine: HostGpus, request: uv.ResolveRequest, possible: Sequence[str]
 ) -> tuple[uv.ResolveRequest, Sequence[str]]:
     """The request for the newest release for which pages list wheels, and all such releases."""
-    fitting = {}
+    fitting: dict[str, catalog.TorchBuild] = {}
     for release in possible:
-        build = sources.by_name(resolution.source).torch_build(
-            release, resolution.cuda, resolution.platforms[0]
-        )
-        try:
-            uv.package_sources(replace(request, torch=build))
-        except (uv.NoWheelFits, Unreachable):
-            continue
-        fitting[release] = build
+        for _, resolution in _builds(replace(spec, torch=release), machine):
+            build = _torch_build(resolution)
+            with suppress(uv.NoWheelFits, Unreachable):
+                uv.package_sources(replace(request, torch=build))
+                fitting.setdefault(release, build)
     if not fitting:
         return request, possible
     newest = next(iter(fitting.values()))
     return replace(request, torch=newest), list(fitting)
+
+
+def _torch_build(resolution: Resolution) -> catalog.TorchBuild:
+    """What a wheel for torch must be made for."""
+    return sources.by_name(resolution.source).torch_build(
+        resolution.torch, resolution.cuda, resolution.platforms[0]
+    )
 
 
 def _with_other_python(context: Context, spec: Spec, request: uv.ResolveRequest) -> Spec:
@@ -297,9 +301,6 @@ def _leaves_torch_open(spec: Spec) -> bool:
 
 def _request(context: Context, resolution: Resolution, *requirements: str) -> uv.ResolveRequest:
     spec, platform = resolution.spec, resolution.platforms[0]
-    build = sources.by_name(resolution.source).torch_build(
-        resolution.torch, resolution.cuda, platform
-    )
     return uv.ResolveRequest(
         requirements=requirements,
         python=resolution.python,
@@ -307,6 +308,6 @@ def _request(context: Context, resolution: Resolution, *requirements: str) -> uv
         platform=platform,
         as_of=spec.as_of,
         sources=absolute_sources(spec.package_sources, context.folders.envs / (spec.name or "new")),
-        torch=None if _leaves_torch_open(spec) else build,
+        torch=None if _leaves_torch_open(spec) else _torch_build(resolution),
         mirrors=context.mirrors,
     )

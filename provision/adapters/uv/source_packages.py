@@ -94,7 +94,7 @@ def source_name(requirement: str, *, mirrors: Mirrors = NO_MIRRORS) -> str:
         except ToolFailed as error:
             reason = (error.tail.strip() or error.message).splitlines()[-1]
             raise InvalidSpec(
-                f"`{requirement}` cannot be read: {reason.strip().rstrip('.')}."
+                f"`{requirement}` cannot be read: {reason.partition('error: ')[2] or reason}"
             ) from error
         (package,) = parse_toml(output.read_text(encoding="utf-8"))["packages"]
     return str(package["name"])
