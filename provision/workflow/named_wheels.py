@@ -55,13 +55,12 @@ def with_served_cuda(context: Context, spec: Spec, machine: HostGpus) -> Spec:
     if spec.cuda != "auto":
         return spec
     newest = resolver.resolve(spec, machine)
-    served = _served(spec, machine, _request(context, newest))
-    if served is None or served.cuda == newest.cuda:
-        return spec
-    context.progress.info(
-        f"CUDA {served.cuda}, not {newest.cuda}: no index that is configured has torch "
-        f"{newest.local_version}"
-    )
+    served = _served(spec, machine, _request(context, newest)) or spec
+    if served.cuda not in (spec.cuda, newest.cuda):
+        context.progress.info(
+            f"CUDA {served.cuda}, not {newest.cuda}: no index that is configured has torch "
+            f"{newest.local_version}"
+        )
     return served
 
 
@@ -228,11 +227,10 @@ def report_older(
     def releases(text: str) -> tuple[uv.IndexRelease, ...]:
         return uv.index_releases(package_name(text), request)
 
-    named = []
-    for text in resolution.spec.pip:
-        name = package_name(text)
-        if "@" not in text and name in locked and (names is None or name in names):
-            named.append(text)
+    wanted = locked.keys() if names is None else locked.keys() & names
+    named = [
+        text for text in resolution.spec.pip if "@" not in text and package_name(text) in wanted
+    ]
     try:
         listed = in_parallel(releases, named)
         for text, found in sorted(listed, key=lambda pair: named.index(pair[0])):
