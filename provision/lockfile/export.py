@@ -249,7 +249,9 @@ def _pixi_package(lock: LockFile, entry: LockedPackage) -> dict[str, object]:
     if not package:
         raise IntegrityError(f"{entry.name} has no hash in {lock.path}.", advice=_VERIFY)
     if entry.manager == "conda":
-        return {**package, "depends": list(entry.depends)}
+        # Its readers take it from an address, not from a path.
+        subdir = {"subdir": entry.url.split("/")[-2]} if entry.url.startswith("file:") else {}
+        return {**subdir, **package, "depends": list(entry.depends)}
     name = canonicalize_name(entry.name)
     depends = [canonicalize_name(name) for name in entry.needs]
     return {"name": name, "version": entry.version, **package, "requires_dist": depends}

@@ -14,4 +14,4 @@ from __future__ import annotations
 from provision.resolver.explanation import Explanation, explain
 from provision.resolver.python_versions import DEFAULT_PYTHON
 from provision.resolver.resolution import build_known_to_run, resolve, warning_ids
-from provision.resolver.select import for_machine, possible_releases
+from provision.resolver.select import for_machine, possible_releases, with_each_cuda

@@ -22,9 +22,17 @@ from provision.sources.base import Candidate
 def select(spec: Spec, machine: HostGpus) -> Candidate | None:
     """The candidate that a spec means, or None if no build satisfies it."""
     described = with_machine(spec, machine)
-    if spec.cuda == "auto":
-        return _newest_for_machine(described)
-    return next(_best(described), None)
+    return next(iter(_for_machine(described) if spec.cuda == "auto" else _best(described)), None)
+
+
+def with_each_cuda(spec: Spec, machine: HostGpus) -> Iterator[Spec]:
+    """The spec with each CUDA that `auto` may mean for its release of torch, best first."""
+    if spec.cuda != "auto":
+        yield spec
+        return
+    for candidate in _for_machine(with_machine(spec, machine)):
+        settled = settle(spec, candidate)
+        yield replace(spec, cuda=settled.cuda, source=settled.source)
 
 
 def possible_releases(spec: Spec, machine: HostGpus) -> tuple[str, ...]:
@@ -152,14 +160,12 @@ def _best_on_machine(by_preference: Sequence[Candidate], spec: Spec) -> Candidat
     return possible
 
 
-def _newest_for_machine(described: Spec) -> Candidate | None:
-    """Of the newest release with a CUDA that the machine may run: the newest CUDA that it is known
-    to run, else the newest."""
-    possible: Candidate | None = None
-    for candidate in _best(described):
-        if possible is not None and candidate.release is not possible.release:
-            break
-        if not any(constraints.violations(candidate, described, MACHINE)):
-            return candidate
-        possible = possible or candidate
-    return possible
+def _for_machine(described: Spec) -> Sequence[Candidate]:
+    """The candidates of the newest release with a CUDA that the machine may run: first those that it
+    is known to run, each newest CUDA first."""
+    releases = itertools.groupby(_best(described), key=lambda candidate: candidate.release.version)
+    _, newest = next(releases, ("", ()))
+    return sorted(
+        newest,
+        key=lambda candidate: any(constraints.violations(candidate, described, MACHINE)),
+    )

@@ -8,7 +8,8 @@ and what a lock still gives up is said. docs/choosing.md has the order.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import date
 
@@ -31,19 +32,36 @@ from provision.workflow.context import Context
 OLD_RELEASE, OLD_DAYS = "old-release", 730
 
 
-def with_locked_torch(spec: Spec, lock: Lock, resolution: Resolution) -> Spec:
-    """The request with the release of torch that its lock holds, if it leaves the release open and
-    the facts alone choose another one. resolution: what they choose."""
-    if not _leaves_torch_open(spec):
-        return spec
+def with_locked_torch(spec: Spec, lock: Lock, machine: HostGpus, resolution: Resolution) -> Spec:
+    """The request with the build of torch that its lock holds, if it leaves the release or the CUDA
+    open and the facts alone choose another one. resolution: what they choose."""
     names = {source.torch_package for source in sources.REGISTRY}
-    locked = {
-        package.version.partition("+")[0] for package in lock.packages if package.name in names
-    }
+    locked = {package.version for package in lock.packages if package.name in names}
+    is_open = _leaves_torch_open(spec) or spec.cuda == "auto"
+    if not is_open or _locked_version(resolution) in locked:
+        return spec
+    bases = {version.partition("+")[0] for version in locked}
     for release in catalog.matching_releases(spec.torch):
-        if release.version in locked and release.version != resolution.torch:
-            return replace(spec, torch=release.version)
+        if release.version in bases:
+            for exact, other in _builds(replace(spec, torch=release.version), machine):
+                if _locked_version(other) in locked:
+                    return exact
     return spec
+
+
+def with_served_cuda(context: Context, spec: Spec, machine: HostGpus) -> Spec:
+    """The request with the newest CUDA of which an index has the build, if it is `auto`; the same if
+    no index has one: then the solver says which is missing."""
+    if spec.cuda != "auto":
+        return spec
+    newest = resolver.resolve(spec, machine)
+    served = _served(spec, machine, _request(context, newest)) or spec
+    if served.cuda not in (spec.cuda, newest.cuda):
+        context.progress.info(
+            f"CUDA {served.cuda}, not {newest.cuda}: no index that is configured has torch "
+            f"{newest.local_version}"
+        )
+    return served
 
 
 def fitting_wheels(
@@ -68,7 +86,7 @@ def fitting_wheels(
     requirements = [absolute_requirement(text, folder) for text in spec.pip]
     request = _request(context, resolution, *requirements)
     if request.sources and len(possible) > 1:
-        request, possible = _with_listed_wheels(request, resolution, possible)
+        request, possible = _with_listed_wheels(spec, machine, request, possible)
     bounds = [f"torch>={possible[-1]}", f"<={possible[0]}"]
     bounds += [f"!={release}" for release in catalog.releases() if release not in possible]
     request = replace(request, constraints=(",".join(bounds),))
@@ -96,7 +114,7 @@ def fitting_wheels(
     release = versions.get("torch", newest).partition("+")[0]
 
     def is_served(release: str) -> bool:
-        return _is_served(resolver.resolve(replace(spec, torch=release), machine), request)
+        return _served(replace(spec, torch=release), machine, request) is not None
 
     if len(possible) > 1 and release in possible and not served and not is_served(release):
         served = [release for release in possible if is_served(release)]
@@ -117,6 +135,27 @@ def fitting_wheels(
     return spec
 
 
+def _builds(spec: Spec, machine: HostGpus) -> Iterator[tuple[Spec, Resolution]]:
+    """Each build that a request may mean for its release of torch, best first: the request for it,
+    and what that comes to."""
+    for exact in resolver.with_each_cuda(spec, machine):
+        with suppress(ProvisionError):
+            yield exact, resolver.resolve(exact, machine)
+
+
+def _locked_version(resolution: Resolution) -> str:
+    """The version of torch's package in a lock."""
+    return resolution.local_version if resolution.needs_local_build else resolution.torch
+
+
+def _served(spec: Spec, machine: HostGpus, request: uv.ResolveRequest) -> Spec | None:
+    """The request for the best build that an index has."""
+    for exact, resolution in _builds(spec, machine):
+        if _is_served(resolution, request):
+            return exact
+    return None
+
+
 def _is_served(resolution: Resolution, request: uv.ResolveRequest) -> bool:
     """Whether an index that is configured has the build of a release, which may be on PyTorch's own
     index alone."""
@@ -131,23 +170,27 @@ def _is_served(resolution: Resolution, request: uv.ResolveRequest) -> bool:
 
 
 def _with_listed_wheels(
-    request: uv.ResolveRequest, resolution: Resolution, possible: Sequence[str]
+    spec: Spec, machine: HostGpus, request: uv.ResolveRequest, possible: Sequence[str]
 ) -> tuple[uv.ResolveRequest, Sequence[str]]:
     """The request for the newest release for which pages list wheels, and all such releases."""
-    fitting = {}
+    fitting: dict[str, catalog.TorchBuild] = {}
     for release in possible:
-        build = sources.by_name(resolution.source).torch_build(
-            release, resolution.cuda, resolution.platforms[0]
-        )
-        try:
-            uv.package_sources(replace(request, torch=build))
-        except (uv.NoWheelFits, Unreachable):
-            continue
-        fitting[release] = build
+        for _, resolution in _builds(replace(spec, torch=release), machine):
+            build = _torch_build(resolution)
+            with suppress(uv.NoWheelFits, Unreachable):
+                uv.package_sources(replace(request, torch=build))
+                fitting.setdefault(release, build)
     if not fitting:
         return request, possible
     newest = next(iter(fitting.values()))
     return replace(request, torch=newest), list(fitting)
+
+
+def _torch_build(resolution: Resolution) -> catalog.TorchBuild:
+    """What a wheel for torch must be made for."""
+    return sources.by_name(resolution.source).torch_build(
+        resolution.torch, resolution.cuda, resolution.platforms[0]
+    )
 
 
 def _with_other_python(context: Context, spec: Spec, request: uv.ResolveRequest) -> Spec:
@@ -184,11 +227,10 @@ def report_older(
     def releases(text: str) -> tuple[uv.IndexRelease, ...]:
         return uv.index_releases(package_name(text), request)
 
-    named = []
-    for text in resolution.spec.pip:
-        name = package_name(text)
-        if "@" not in text and name in locked and (names is None or name in names):
-            named.append(text)
+    wanted = locked.keys() if names is None else locked.keys() & names
+    named = [
+        text for text in resolution.spec.pip if "@" not in text and package_name(text) in wanted
+    ]
     try:
         listed = in_parallel(releases, named)
         for text, found in sorted(listed, key=lambda pair: named.index(pair[0])):
@@ -257,9 +299,6 @@ def _leaves_torch_open(spec: Spec) -> bool:
 
 def _request(context: Context, resolution: Resolution, *requirements: str) -> uv.ResolveRequest:
     spec, platform = resolution.spec, resolution.platforms[0]
-    build = sources.by_name(resolution.source).torch_build(
-        resolution.torch, resolution.cuda, platform
-    )
     return uv.ResolveRequest(
         requirements=requirements,
         python=resolution.python,
@@ -267,6 +306,6 @@ def _request(context: Context, resolution: Resolution, *requirements: str) -> uv
         platform=platform,
         as_of=spec.as_of,
         sources=absolute_sources(spec.package_sources, context.folders.envs / (spec.name or "new")),
-        torch=None if _leaves_torch_open(spec) else build,
+        torch=None if _leaves_torch_open(spec) else _torch_build(resolution),
         mirrors=context.mirrors,
     )

@@ -154,11 +154,12 @@ def resolve_with_python(
     resolution: the spec's own, if the caller has it.
     """
     resolution = resolution or resolve(spec)
+    machine = machine_for(spec) or HostGpus()
     if lock is not None:
-        fitting = named_wheels.with_locked_torch(spec, lock, resolution)
+        fitting = named_wheels.with_locked_torch(spec, lock, machine, resolution)
     else:
-        machine = machine_for(spec) or HostGpus()
         fitting = named_wheels.fitting_wheels(context, spec, machine, resolution)
+        fitting = named_wheels.with_served_cuda(context, fitting, machine)
     if fitting is not spec:
         spec, resolution = fitting, resolve(fitting)
     locked_channel = lock is not None and lock.python_from == "channel"

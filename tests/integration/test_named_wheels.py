@@ -184,6 +184,30 @@ def test_a_release_that_no_index_has_decides_nothing(lab: Home) -> None:
     assert "engine 1.0; 2.0 needs torch 2.9.1, and no index that is configured has" in said
 
 
+@pytest.mark.conda
+def test_auto_means_a_cuda_of_which_an_index_has_the_build(lab: Home) -> None:
+    """The newest CUDA of 2.14.0 is 13.2, and only PyTorch's own index has that build."""
+    words = ("--torch", ">=2.13", "--gpu", "H100", *OPTIONS[2:], "--pip", "server")
+    result = lab.run("lock", "auto", *words)
+    assert result.returncode == 0, result.stderr
+    assert (
+        "CUDA 13.0, not 13.2: no index that is configured has torch 2.14.0+cu132" in result.stderr
+    )
+    text = (lab.envs / "auto" / "conda-lock.yml").read_text()
+    assert re.search(r"name: server\n.*version: 0\.33\.0", text)
+    assert 'cuda: "13.0"' in (lab.envs / "auto" / "spec.yml").read_text()
+    # The lock decides where a user's own spec.yml keeps `auto`.
+    folder = lab.envs / "own-auto"
+    folder.mkdir(parents=True)
+    (folder / "spec.yml").write_text(
+        "torch: 2.14.0\ncuda: auto\ngpu: [H100]\n"
+        "companions: false\njupyter: false\nfast_checkpoints: false\n"
+    )
+    for expected in ("locked:", "already locked"):
+        result = lab.run("lock", "own-auto")
+        assert result.returncode == 0 and expected in result.stdout, result.stderr
+
+
 @pytest.mark.exhaustive
 @pytest.mark.conda
 def test_a_spec_of_a_user_stays_locked(lab: Home) -> None:

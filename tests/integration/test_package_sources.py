@@ -8,9 +8,9 @@ from urllib.parse import quote
 
 import pytest
 
-from provision import resolver, sources
+from provision import sources
 from provision.adapters import uv
-from provision.core.types import LockedPackage
+from provision.core.types import HostGpus, LockedPackage
 from provision.resolver import spec
 from provision.workflow import named_wheels
 from tests.faulty import Server, served
@@ -92,16 +92,18 @@ def test_a_page_without_a_wheel_that_fits_is_named(
 
 
 def test_a_release_left_open_is_one_that_the_page_has(server: Server) -> None:
-    resolution = resolver.resolve(
-        spec.combine({}, {"torch": ">=2.2,<2.6", "cuda": "12.1", "source": "wheels"}, name="lab")
-    )
+    # With `auto`, each release counts with the CUDA that it would have.
+    content = {"torch": ">=2.2", "cuda": "auto", "gpu": ["H100"], "source": "wheels"}
+    request_spec = spec.combine({}, content, name="lab")
     request = uv.ResolveRequest(
         requirements=("torch-scatter",),
         python="3.11",
         glibc="2.28",
         sources=(f"find_links: {server.url}/page/",),
     )
-    releases = ["2.5.1", "2.4.1", "2.3.1", "2.2.2"]
-    request, possible = named_wheels._with_listed_wheels(request, resolution, releases)
+    releases = ["2.15.0", "2.5.1", "2.4.1", "2.3.1", "2.2.2"]
+    request, possible = named_wheels._with_listed_wheels(
+        request_spec, HostGpus(), request, releases
+    )
     assert possible == ["2.4.1", "2.3.1"]
     assert request.torch is not None and request.torch.torch == "2.4.1"

@@ -92,12 +92,9 @@ def source_name(requirement: str, *, mirrors: Mirrors = NO_MIRRORS) -> str:
         try:
             run_uv(command, index_settings(mirrors=mirrors))
         except ToolFailed as error:
-            lines = [line.strip() for line in error.tail.splitlines() if line.strip()]
-            reason = lines[-1].removeprefix("fatal: ") if lines else error.message
+            reason = (error.tail.strip() or error.message).splitlines()[-1]
             raise InvalidSpec(
-                f"`{requirement}` cannot be read: {reason.rstrip('.')}.",
-                advice="Check the address and the revision; private repositories need git's own "
-                "login.",
+                f"`{requirement}` cannot be read: {reason.partition('error: ')[2] or reason}"
             ) from error
         (package,) = parse_toml(output.read_text(encoding="utf-8"))["packages"]
     return str(package["name"])

@@ -143,6 +143,12 @@ _FAILURES = (
         "The index does not serve a complete wheel: {cause}",
         "Check the mirror; a connection that ends early looks the same. Run the same command again.",
     ),
+    _Failure(
+        r"Git operation failed[\s\S]+?git fetch [^']*'([^']+)'[\s\S]+?--- stderr\s+(?:fatal: )?(.+)",
+        Unreachable,
+        "`git+{0}` cannot be read: {1}.",
+        "Check the address and the revision; private repositories need git's own login.",
+    ),
     _Failure("No solution found", Unsolvable, "No set of wheels satisfies the request: {cause}"),
     _Failure(
         r"Wheel variant `([^`]+)`",

@@ -103,8 +103,11 @@ def update(
     notes: list[str] = []
     if from_index:
         text = _from_index(context, notes)
-        origin = "the package index" if before.origin == SHIPPED else before.origin
-        verified = "read from the index"
+        origin, verified = "the package index", "read from the index"
+        if before.origin != SHIPPED:
+            origin = before.origin
+            # Older facts that the user wanted stay in use.
+            allow_older = documents.read_user_file(context.folders.facts)[0]["allow_older"]
     else:
         origin, text, verified = _from_address(context, address, signers)
     origin = without_credentials(origin)

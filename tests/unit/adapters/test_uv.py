@@ -64,6 +64,11 @@ REQUEST = uv.ResolveRequest(requirements=(), python="3.11", glibc="2.28")
         ("silent", Unreachable, "network timeout"),
         ("cut-off", Unreachable, "end of file before message length reached"),
         ("no-wheel", IntegrityError, "not the wheel that the lock names"),
+        (
+            "git",
+            Unreachable,
+            "`git+file:///nowhere/repository` cannot be read: '/nowhere/repository' does not appear",
+        ),
         ("damaged", Unreachable, "does not serve a complete wheel"),
     ],
 )

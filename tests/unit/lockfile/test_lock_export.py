@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +208,26 @@ def test_pixi_lock_is_what_rattler_reads(contents: lockfile.LockFile, tmp_path: 
             )
             assert record.depends == list(item.depends)
     assert {row["sha256"] for row in document["packages"]} == {SHA}  # rattler shows no wheel's hash
+
+
+def test_pixi_lock_names_the_folder_of_a_file_on_disk(
+    contents: lockfile.LockFile, tmp_path: Path
+) -> None:
+    """As a lock has Python that comes from this machine: rattler reads it from no path."""
+    from rattler import LockFile
+
+    packages = [
+        replace(item, url=item.url.replace("https://", "file:///"))
+        if item.manager == "conda"
+        else item
+        for item in contents.entries
+    ]
+    path = tmp_path / "pixi.lock"
+    path.write_text(
+        lockfile.export_lock(replace(contents, entries=tuple(packages)), "lab", "pixi", "linux-64")
+    )
+    environment = LockFile.from_path(path).default_environment()
+    assert environment is not None and environment.packages(environment.platforms()[0])
 
 
 def test_several_platforms_need_the_option(contents: lockfile.LockFile, tmp_path: Path) -> None:

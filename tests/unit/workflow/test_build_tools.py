@@ -103,6 +103,11 @@ def test_the_users_toolkit_is_the_only_one(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("CUDA_HOME", str(toolkit(tmp_path / "chosen", "11.8")))
     with pytest.raises(ToolMissing, match=r"chosen/bin/nvcc is of CUDA 11\.8"):
         build_tools.check("x 1", COMPILED, resolution(), {})
+    monkeypatch.setenv("CUDA_HOME", "/nowhere")
+    with pytest.raises(
+        ToolMissing, match=r"/nowhere, which CUDA_HOME or CUDA_PATH names, has none"
+    ):
+        build_tools.check("x 1", COMPILED, resolution(), {})
 
 
 @pytest.mark.parametrize(

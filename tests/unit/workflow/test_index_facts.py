@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import zipfile
@@ -18,6 +19,7 @@ from provision.adapters.uv.linux_wheels import LinuxWheel, WheelIndex, linux_whe
 from provision.catalog import edition
 from provision.catalog import facts as catalog_facts
 from provision.cli.main import cli
+from provision.core.paths import FACTS
 from provision.resolver import warning_ids
 from provision.workflow import index_facts as facts
 from tests.faulty import Server, served
@@ -194,6 +196,19 @@ def test_what_is_unknown_of_it_is_never_a_yes(index: Server) -> None:
     assert document["facts"]["from_index"] == ["2.16.0"]
     # Reading again finds nothing new, and the base is still the shipped facts' day.
     assert json.loads(run("facts", "update", "--from-index", "--json").stdout)["changed"] is False
+
+
+def test_older_facts_that_the_user_wanted_stay_in_use_with_new_releases(
+    index: Server, tmp_path: Path
+) -> None:
+    document = json.loads((catalog.DATA / FACTS).read_text())
+    text = json.dumps({**document, "date": "2020-01-01"})
+    (tmp_path / "old.json").write_text(text)
+    address = f"{tmp_path}/old.json#sha256={hashlib.sha256(text.encode()).hexdigest()}"
+    assert run("facts", "update", address, "--allow-older").exit_code == 0
+    assert run("facts", "update", "--from-index").exit_code == 0
+    catalog_facts.forget()
+    assert (edition().date, edition().from_index) == ("2020-01-01", ("2.16.0",))
 
 
 @pytest.mark.parametrize(
