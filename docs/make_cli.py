@@ -24,8 +24,8 @@ def sections(command: click.Command, path: tuple[str, ...]) -> Iterator[str]:
     context = click.Context(
         command,
         info_name=" ".join(path),
-        max_content_width=110,
-        terminal_width=110,
+        max_content_width=90,
+        terminal_width=90,
         help_option_names=cli.context_settings["help_option_names"],
     )
     yield f"\n## {' '.join(path)}\n\n```\n{command.get_help(context)}\n```\n"
