@@ -65,9 +65,7 @@ def compress_image(
             layers.append(replace(layer, digest=digest, size=size, media_type=media_type))
             tables[digest] = zstd_chunked.annotations(oci_layout.blob(new, digest))
         config = oci_layout.read_config(image.layout, image.image_id)
-        manifest = oci_layout.write(
-            new, config, layers, plain.annotations, image.reference, tables
-        )
+        manifest = oci_layout.write(new, config, layers, plain.annotations, image.reference, tables)
         layer_cache.record(new, keys)
     # The layers that other versions of the library compressed.
     for path in layout.parent.glob(f"{method}-*"):

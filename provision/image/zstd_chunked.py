@@ -4,7 +4,7 @@ from another image.
 For other readers it is a zstd file of many frames: each file, or part of a large one, has its own. Three
 frames at the end, which they skip, hold the table of contents, the tar headers (as tar-split, from
 which a reader builds the tar again to check its digest), and where both are. Annotations in the
-manifest repeat the last one. The format is that of containers/storage 1.59, which Podman and CRI-O use.
+manifest repeat the last one. The format is that of containers/storage 1.59, for Podman and CRI-O.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from typing import IO
 from provision.adapters import zstd
 from provision.core import tar
 from provision.core.crc64 import crc64
-from provision.core.dataclass import frozen
 from provision.core.parallel import map_in_order
 from provision.image import oci_layout
 
@@ -38,81 +37,47 @@ _ANNOTATION = "io.github.containers.zstd-chunked."
 _TYPES = {tarfile.REGTYPE: "reg", tarfile.DIRTYPE: "dir", tarfile.SYMTYPE: "symlink"}
 
 Row = dict[str, str | int]
-
-
-@frozen
-class _Part:
-    """What becomes one frame. rows: those of the table that get its place; none for headers."""
-
-    content: bytes
-    rows: tuple[Row, ...] = ()
-
-
-class _TarSplit:
-    """The tar without its files' content, one JSON document a line."""
-
-    def __init__(self) -> None:
-        self._lines: list[bytes] = []
-
-    def add_raw(self, content: bytes) -> None:
-        self._add({"type": 2, "payload": base64.b64encode(content).decode()})
-
-    def add_file(self, row: Row, checksum: int) -> None:
-        payload = base64.b64encode(checksum.to_bytes(8, "big")).decode()
-        self._add({"type": 1, "name": row["name"], "size": row["size"], "payload": payload})
-
-    def _add(self, row: Row) -> None:
-        self._lines.append(oci_layout.canonical({**row, "position": len(self._lines)}) + b"\n")
-
-    @property
-    def content(self) -> bytes:
-        return b"".join(self._lines)
+# What becomes one frame, and the rows of the table that get its place: none for headers.
+_Part = tuple[bytes, tuple[Row, ...]]
 
 
 def compress_to(
     chunks: Iterable[bytes], layer: Path, target: Path, workers: int | None = None
 ) -> None:
     """Write a layer of ours, whose bytes `chunks` are, as zstd:chunked: the same bytes for any number of
-    workers.
-
-    A layer with names that are no UTF-8, which the table cannot hold, gets none.
-    """
+    workers. A layer with names that are no UTF-8, which the table cannot hold, gets no table."""
     table: list[Row] = []
-    tar_split = _TarSplit()
+    tar_split: list[Row] = []
     with target.open("wb") as file:
-        parts = _parts(chunks, layer, table, tar_split)
-        for part, frame in map_in_order(_compress_part, parts, workers):
-            for row in part.rows:
-                row["offset"] = row.get("offset", file.tell())
+        for frame, rows in map_in_order(
+            _compress_part, _parts(chunks, layer, table, tar_split), workers
+        ):
+            for row in rows:
+                row.setdefault("offset", file.tell())
                 row["endOffset"] = file.tell() + len(frame)
             file.write(frame)
-        headers = zstd.compress(tar_split.content, zstd.LEVEL)
-        contents = {
-            "version": 1,
-            "entries": table,
-            "tarSplitDigest": oci_layout.sha256_digest(headers),
-        }
+        lines = b"".join(
+            oci_layout.canonical({**row, "position": number}) + b"\n"
+            for number, row in enumerate(tar_split)
+        )
+        headers = zstd.compress(lines, zstd.LEVEL)
+        digest = oci_layout.sha256_digest(headers)
+        contents = {"version": 1, "entries": table, "tarSplitDigest": digest}
         try:
             toc = json.dumps(contents, ensure_ascii=False, sort_keys=True).encode()
         except UnicodeEncodeError:
             return
-        packed = zstd.compress(toc, zstd.LEVEL)
-        places = []
-        for frame in (packed, headers):
-            _skipped_frame(file, frame)
-            places.append((file.tell() - len(frame), len(frame)))
-        _skipped_frame(
-            file,
-            _FOOTER.pack(*places[0], len(toc), _CRFS, *places[1], len(tar_split.content), _MAGIC),
-        )
+        toc_place = _write_skipped(file, zstd.compress(toc, zstd.LEVEL))
+        headers_place = _write_skipped(file, headers)
+        places = (*toc_place, len(toc), _CRFS, *headers_place, len(lines))
+        _write_skipped(file, _FOOTER.pack(*places, _MAGIC))
 
 
 def annotations(blob: Path) -> dict[str, str]:
     """What a manifest says about a layer, read from its footer: where its table is, and the table's
     digest. Empty for layers without a table."""
     with blob.open("rb") as file:
-        size = file.seek(0, 2)
-        file.seek(max(0, size - _FOOTER.size))
+        file.seek(max(0, blob.stat().st_size - _FOOTER.size))
         footer = file.read()
         if not footer.endswith(_MAGIC):
             return {}
@@ -126,51 +91,62 @@ def annotations(blob: Path) -> dict[str, str]:
     }
 
 
-def _skipped_frame(file: IO[bytes], content: bytes) -> None:
-    file.write(struct.pack("<II", _SKIPPED, len(content)) + content)
+def _write_skipped(file: IO[bytes], content: bytes) -> tuple[int, int]:
+    """Returns where the content is."""
+    file.write(struct.pack("<II", _SKIPPED, len(content)))
+    place = file.tell()
+    file.write(content)
+    return place, len(content)
 
 
-def _compress_part(part: _Part) -> tuple[_Part, bytes]:
-    return part, zstd.compress(part.content, zstd.LEVEL)
+def _compress_part(part: _Part) -> _Part:
+    content, rows = part
+    return zstd.compress(content, zstd.LEVEL), rows
 
 
 def _parts(
-    chunks: Iterable[bytes], layer: Path, table: list[Row], tar_split: _TarSplit
+    chunks: Iterable[bytes], layer: Path, table: list[Row], tar_split: list[Row]
 ) -> Iterator[_Part]:
     """The layer in parts. Fills the table and the headers on the way."""
     archive = tar.ChunkReader(chunks)
     position = 0
     headers = b""
     for member in _members(layer):
-        segment = archive.read(member.offset_data - position)
-        tar_split.add_raw(segment)
-        headers += segment
-        position = member.offset_data
+        header = archive.read(member.offset_data - position)
+        headers += header
+        position = member.offset_data + member.size
         row = _row(member)
         table.append(row)
         checksum = 0
         if member.size:
-            yield _Part(content=headers)
+            yield headers, ()
             headers = b""
             digest = hashlib.sha256()
             for start in range(0, member.size, PART):
                 content = archive.read(min(PART, member.size - start))
                 digest.update(content)
                 checksum = crc64(content, checksum)
-                part_row = row
+                part = row
                 if start:
-                    part_row = {"type": "chunk", "name": row["name"], "chunkOffset": start}
-                    table.append(part_row)
+                    part = {"type": "chunk", "name": row["name"], "chunkOffset": start}
+                    table.append(part)
                 if member.size > PART:
-                    part_row["chunkSize"] = len(content)
-                    part_row["chunkDigest"] = oci_layout.sha256_digest(content)
-                yield _Part(content=content, rows=(row,) if part_row is row else (row, part_row))
+                    part["chunkSize"] = len(content)
+                    part["chunkDigest"] = oci_layout.sha256_digest(content)
+                yield content, (row, part)
             row["digest"] = f"sha256:{digest.hexdigest()}"
-            position += member.size
-        tar_split.add_file(row, checksum)
+        tar_split += (
+            {"type": 2, "payload": _base64(header)},
+            {
+                "type": 1,
+                "name": row["name"],
+                "size": member.size,
+                "payload": _base64(checksum.to_bytes(8, "big")),
+            },
+        )
     end = b"".join(iter(partial(archive.read, tar.CHUNK), b""))
-    tar_split.add_raw(end)
-    yield _Part(content=headers + end)
+    tar_split.append({"type": 2, "payload": _base64(end)})
+    yield headers + end, ()
 
 
 def _members(layer: Path) -> Iterator[tarfile.TarInfo]:
@@ -183,12 +159,17 @@ def _members(layer: Path) -> Iterator[tarfile.TarInfo]:
 
 
 def _row(member: tarfile.TarInfo) -> Row:
-    row: Row = {
+    return {
         "type": _TYPES[member.type],
         "name": f"{member.name}/" if member.isdir() else member.name,
+        "linkName": member.linkname,
         "mode": member.mode,
         "size": member.size,
-        "modtime": datetime.fromtimestamp(member.mtime, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "modtime": datetime.fromtimestamp(member.mtime, timezone.utc).strftime(
+            "%Y-%m-%dT%H:%M:%SZ"
+        ),
     }
-    return {**row, "linkName": member.linkname} if member.linkname else row
 
+
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode()
