@@ -63,7 +63,7 @@ def compress_image(
             size = oci_layout.blob(new, digest).stat().st_size
             media_type = f"{oci_layout.LAYER}+{method.partition(':')[0]}"
             layers.append(replace(layer, digest=digest, size=size, media_type=media_type))
-            tables[digest] = zstd_chunked.annotations(oci_layout.blob(new, digest))
+            tables[digest] = zstd_chunked.layer_annotations(oci_layout.blob(new, digest))
         config = oci_layout.read_config(image.layout, image.image_id)
         manifest = oci_layout.write(new, config, layers, plain.annotations, image.reference, tables)
         layer_cache.record(new, keys)

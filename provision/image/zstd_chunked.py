@@ -73,7 +73,7 @@ def compress_to(
         _write_skipped(file, _FOOTER.pack(*places, _MAGIC))
 
 
-def annotations(blob: Path) -> dict[str, str]:
+def layer_annotations(blob: Path) -> dict[str, str]:
     """What a manifest says about a layer, read from its footer: where its table is, and the table's
     digest. Empty for layers without a table."""
     with blob.open("rb") as file:
