@@ -5,29 +5,20 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from provision.core.host import usable_cpus
+from provision.core.parallel import map_in_order
 
 LEVEL = 6
 MEMBER = 4 << 20
 
 
 def compress_to(chunks: Iterable[bytes], target: Path, threads: int | None = None) -> None:
-    count = threads or usable_cpus()
     compress = partial(gzip.compress, compresslevel=LEVEL, mtime=0)
-    pending: deque[Future[bytes]] = deque()
-    with target.open("wb") as file, ThreadPoolExecutor(count) as executor:
-        for block in _blocks(chunks):
-            pending.append(executor.submit(compress, block))
-            if len(pending) > count:
-                file.write(pending.popleft().result())
-        for future in pending:
-            file.write(future.result())
+    with target.open("wb") as file:
+        file.writelines(map_in_order(compress, _blocks(chunks), threads))
 
 
 def _blocks(chunks: Iterable[bytes]) -> Iterator[bytes]:

@@ -31,11 +31,11 @@ def compress_to(
             writer.write(chunk)
 
 
-def compress(content: bytes) -> bytes:
-    """A zstd frame with a checksum, written fast."""
+def compress(content: bytes, level: int = 1) -> bytes:
+    """A zstd frame with a checksum."""
     import zstandard
 
-    return zstandard.ZstdCompressor(level=1, write_checksum=True).compress(content)
+    return zstandard.ZstdCompressor(level=level, write_checksum=True).compress(content)
 
 
 def decompress(frame: bytes) -> bytes:

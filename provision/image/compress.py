@@ -16,9 +16,10 @@ from provision.adapters import gzip_stream, zstd
 from provision.adapters.http import sha256_of
 from provision.core.system_errors import disk_full_raises
 from provision.core.types import Image, Layer, Progress
-from provision.image import layer_cache, oci_layout
+from provision.image import layer_cache, oci_layout, zstd_chunked
+from provision.image.layers import BASE_GROUP
 
-Compression = Literal["none", "gzip", "zstd"]
+Compression = Literal["none", "gzip", "zstd", "zstd:chunked"]
 
 
 def compress_image(
@@ -39,12 +40,12 @@ def compress_image(
     if method == "gzip":
         version = f"gzip-{gzip_stream.LEVEL}-zlib{gzip_stream.library_version()}"
     else:
-        version = f"zstd-{zstd.LEVEL}-libzstd{zstd.library_version()}"
+        version = f"{method}-{zstd.LEVEL}-libzstd{zstd.library_version()}"
     layout = packed / image.layout.name / version
     plain = oci_layout.read_image(image)
     # A compressed layer's cache key is its diff id.
     cached = [row for path in sorted(packed.glob(f"*/{version}")) for row in layer_cache.read(path)]
-    layers, keys = [], {}
+    layers, keys, tables = [], {}, {}
     total = sum(layer.size for layer in image.layers)
     with (
         disk_full_raises(layout),
@@ -60,10 +61,11 @@ def compress_image(
                 meter.advance(layer.size)
             keys[digest] = layer.digest
             size = oci_layout.blob(new, digest).stat().st_size
-            media_type = f"{oci_layout.LAYER}+{method}"
+            media_type = f"{oci_layout.LAYER}+{method.partition(':')[0]}"
             layers.append(replace(layer, digest=digest, size=size, media_type=media_type))
+            tables[digest] = zstd_chunked.layer_annotations(oci_layout.blob(new, digest))
         config = oci_layout.read_config(image.layout, image.image_id)
-        manifest = oci_layout.write(new, config, layers, plain.annotations, image.reference)
+        manifest = oci_layout.write(new, config, layers, plain.annotations, image.reference, tables)
         layer_cache.record(new, keys)
     # The layers that other versions of the library compressed.
     for path in layout.parent.glob(f"{method}-*"):
@@ -90,8 +92,13 @@ def _compress_layer(
             yield chunk
 
     unfinished = oci_layout.blobs(new) / ".packing"
-    write = gzip_stream.compress_to if method == "gzip" else zstd.compress_to
-    write(chunks(), unfinished, workers)
+    if method == "gzip":
+        gzip_stream.compress_to(chunks(), unfinished, workers)
+    elif method == "zstd" or layer.group == BASE_GROUP:  # a base may have any kind of tar
+        zstd.compress_to(chunks(), unfinished, workers)
+    else:
+        source = oci_layout.blob(layout, layer.digest)
+        zstd_chunked.compress_to(chunks(), source, unfinished, workers)
     digest = f"sha256:{sha256_of(unfinished)}"
     unfinished.replace(oci_layout.blob(new, digest))
     return digest

@@ -18,7 +18,7 @@ from provision.core.types import Layer, Progress
 from provision.image import base, layer_cache, layers, oci_layout, tree_files
 from provision.image.cache_key import Recipe
 from provision.image.layer_cache import CachedLayer
-from provision.image.layers import CODE_GROUP, PROVISION_GROUP, LayerEntry
+from provision.image.layers import BASE_GROUP, CODE_GROUP, PROVISION_GROUP, LayerEntry
 from provision_runtime.report.text import format_bytes
 
 PACKAGES = "org.provision.packages"  # the annotation with Recipe.packages_digest
@@ -79,7 +79,7 @@ class LayerBuild:
             return {}  # their files are in the layer of the code
         reused = {}
         for layer in present.layers:
-            if layer.group in ("base", PROVISION_GROUP, CODE_GROUP):
+            if layer.group in (BASE_GROUP, PROVISION_GROUP, CODE_GROUP):
                 continue
             same = [row for row in cached if row.digest == layer.digest]
             if layer_cache.link_first(same, self.new) is None:
@@ -114,7 +114,7 @@ class LayerBuild:
         paths = [oci_layout.blob(self.new, diff_id) for diff_id in image.diff_ids]
         base.check_base(image.reference, paths, self.recipe.glibc)
         return [
-            Layer(group="base", digest=diff_id, size=path.stat().st_size)
+            Layer(group=BASE_GROUP, digest=diff_id, size=path.stat().st_size)
             for diff_id, path in zip(image.diff_ids, paths, strict=True)
         ]
 

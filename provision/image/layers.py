@@ -31,6 +31,7 @@ from provision.core.types import Layer, LockedPackage
 LARGE = 5_000_000
 # Groups with a part of their own in a build: every other conda package, our files, and the project's.
 PYTHON_GROUP, PROVISION_GROUP, CODE_GROUP = "python", "provision", "code"
+BASE_GROUP = "base"
 
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 # A compressed layer may grow by this factor; small ones, which may hold a file of zeros, up to 1 GiB.
@@ -305,7 +306,7 @@ def write_base(
             raise IntegrityError(
                 f"The archive of the base image lacks its layer {diff_id}.", advice=_ADVICE
             )
-    return [Layer(group="base", digest=diff_id, size=sizes[diff_id]) for diff_id in diff_ids]
+    return [Layer(group=BASE_GROUP, digest=diff_id, size=sizes[diff_id]) for diff_id in diff_ids]
 
 
 def _write_blob(file: IO[bytes], size: int, layer_ids: set[str], blobs: Path) -> tuple[str, int]:

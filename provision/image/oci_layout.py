@@ -222,12 +222,16 @@ def write(
     layers: Sequence[Layer],
     annotations: Mapping[str, str],
     name: str,
+    layer_annotations: Mapping[str, Mapping[str, str]] | None = None,
 ) -> LayoutManifest:
-    """Complete a directory that already holds the layers: add config, manifest and index."""
+    """Complete a directory that already holds the layers: add config, manifest and index.
+
+    layer_annotations: further ones of layers, by digest.
+    """
     config_digest, config_size = _write_document(layout, config)
     descriptors = [
         {
-            "annotations": {GROUP: layer.group},
+            "annotations": {GROUP: layer.group, **(layer_annotations or {}).get(layer.digest, {})},
             "digest": layer.digest,
             "mediaType": layer.media_type,
             "size": layer.size,

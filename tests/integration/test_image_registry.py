@@ -18,6 +18,7 @@ from urllib.parse import parse_qs
 from urllib.request import Request, urlopen
 
 import pytest
+import zstandard
 
 from provision import image
 from provision.core.errors import IntegrityError, InvalidSpec, ToolFailed, Unreachable
@@ -96,6 +97,36 @@ def test_skopeo_copies_pushed_images(host: str, tmp_path: Path) -> None:
     assert (
         json.loads((tmp_path / "out" / "index.json").read_text())["manifests"][0]["digest"]
         == toy.manifest_digest
+    )
+
+
+@pytest.mark.needs("skopeo")
+def test_one_file_of_a_layer_is_fetched_alone(host: str, tmp_path: Path) -> None:
+    """As Podman does it: the place of the table from the manifest, the file's from the table, by two
+    requests for ranges. skopeo reads the layer whole."""
+    toy = image.compress_image(
+        make_image(tmp_path / "toy"), "zstd:chunked", tmp_path / "packed", Watching()
+    )
+    push(toy, f"{host}/lab/chunked:1")
+    rows = json.loads(manifest(host, "lab/chunked", "1"))["layers"]
+
+    def fetch(digest: str, start: int, end: int) -> bytes:
+        request = Request(
+            f"http://{host}/v2/lab/chunked/blobs/{digest}",
+            headers={"Range": f"bytes={start}-{end - 1}"},
+        )
+        with urlopen(request) as answer:
+            assert answer.status == 206
+            return zstandard.ZstdDecompressor().decompress(answer.read())
+
+    small = rows[-1]
+    position = small["annotations"]["io.github.containers.zstd-chunked.manifest-position"]
+    start, length = (int(part) for part in position.split(":")[:2])
+    table = json.loads(fetch(small["digest"], start, start + length))
+    (row,) = (row for row in table["entries"] if row["name"] == "opt/small")
+    assert fetch(small["digest"], row["offset"], row["endOffset"]) == b"small"
+    subprocess.run(
+        [*SKOPEO, f"docker://{host}/lab/chunked:1", f"oci:{tmp_path / 'out'}"], check=True
     )
 
 

@@ -36,8 +36,9 @@ sign_option = click.option(
 @click.argument("target", metavar="HOST/NAME[:TAG]")
 @click.option(
     "--compression",
-    type=click.Choice(["none", "gzip", "zstd"]),
-    help="Compression of the layers in the registry. Docker before 23 reads `gzip` and `none` only.  "
+    type=click.Choice(["none", "gzip", "zstd", "zstd:chunked"]),
+    help="Compression of the layers in the registry. Docker before 23 reads `gzip` and `none` only. Of "
+    "`zstd:chunked`, Podman and CRI-O fetch only the files that they lack.  "
     "[default: zstd; none for a registry of this machine]",
 )
 @click.option(

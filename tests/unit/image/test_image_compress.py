@@ -21,15 +21,20 @@ from tests.unit.image.test_image_build import Quiet
 CONTENT = random.Random(4).randbytes(200_000) + b"zeros" * 100_000
 
 
-def make_image(layout: Path, **files: bytes) -> Image:
-    """An image whose layers hold a file each."""
+def write_layers(layout: Path, files: dict[str, bytes]) -> list[Layer]:
     oci_layout.blobs(layout).mkdir(parents=True)
-    written = [
+    return [
         layers.write_layer(
             name, [LayerEntry.of(f"opt/{name}", text)], oci_layout.blobs(layout), 0, lambda _: None
         )
         for name, text in files.items()
     ]
+
+
+def make_image(layout: Path, written: list[Layer] | None = None, **files: bytes) -> Image:
+    """An image whose layers hold a file each. written: layers that are there already, instead."""
+    if written is None:
+        written = write_layers(layout, files)
     manifest = oci_layout.write(
         layout,
         config.image_config({}, {}, written, 0),
