@@ -182,12 +182,8 @@ class Activation(TypedDict):
 
 
 class DriftFacts(TypedDict):
-    """started, ended: Unix times of this node."""
-
     facts: dict[str, str | float | None]
     unread: dict[str, str]
-    started: float
-    ended: float
 
 
 class Distributions(TypedDict):

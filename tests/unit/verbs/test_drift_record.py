@@ -102,10 +102,3 @@ def test_second_name_of_a_node_is_no_node() -> None:
     document = record(cluster(2), {"desk3": same})
     assert (document["counts"]["nodes"], document["verdict"]) == (2, "same")
     assert document["notes"] == ["desk3 and n1 are the same machine; it was compared once."]
-
-
-def test_clock_of_this_machine() -> None:
-    nodes = {name: facts(clock=90.0) for name in ("n1", "n2")}
-    document = record(nodes)
-    assert document["verdict"] == "same"
-    assert document["notes"] == ["This machine's clock is 90.0 s behind the nodes'."]
