@@ -54,15 +54,13 @@ class NodesRequest:
     """Which nodes to test, and what to do if they fail.
 
     count: as many of the selection, None for all. pairs: search for the bad node or link. drain:
-    take bad nodes out of service, unless there are more than `drain_max` of nodes.yml. job_s: the time
-    limit of Slurm's job; None for what the tests may need at most.
+    take bad nodes out of service, unless there are more than `drain_max` of nodes.yml.
     """
 
     selection: NodeSelection
     count: int | None = None
     pairs: bool = False
     drain: bool = False
-    job_s: float | None = None
 
 
 def smoke_nodes(context: Context, request: BuildRequest, nodes: NodesRequest) -> NodesResult:
@@ -213,7 +211,7 @@ def _reach(
             partition=partitions[0],
             gpus=min(node.gpus or 0 for node in nodes),
             name=f"provision-smoke-{name}",
-            time_s=request.job_s or rounds * test_s + groups_smoke.PREPARE_S,
+            time_s=rounds * test_s + groups_smoke.PREPARE_S,
             queue_s=defaults.queue_s,
         ) as (job, options):
             allocated = ",".join(names)
