@@ -86,7 +86,10 @@ def ssh(run: JoinRun) -> Iterator[Note]:
         yield settled("the lab has no login hosts to reach")
         return
     # Log in to every host, without a password and without a question.
-    outputs = clustershell.run(hosts, f"echo {MARK}", connect_s=CONNECT_S, timeout_s=PROBE_S)
+    commands = {
+        host: clustershell.ssh_command(host, f"echo {MARK}", connect_s=CONNECT_S) for host in hosts
+    }
+    outputs = clustershell.run(commands, timeout_s=PROBE_S)
     reached = [output.node for output in outputs if MARK in output.stdout.decode(errors="replace")]
     if reached:
         yield settled(f"{clustershell.fold(reached)}: ssh lets you in")
