@@ -18,7 +18,7 @@ from provision.adapters.clustershell import fold
 from provision.cluster import actions
 from provision.cluster.actions import Action, ResultT
 from provision.cluster.failures import REASONS, NodeFailure
-from provision.cluster.folding import fold_failures
+from provision.cluster.folding import fold_equal
 from provision.cluster.inventory import Node, NodeSelection
 from provision.cluster.remote import NodeReply, merge_same_nodes, run_action
 from provision.core.dataclass import frozen
@@ -189,12 +189,15 @@ def compose(
             f"{fold(unexplained)}: the files differ, but no node could list the distributions."
         )
     facts, described = compare(nodes)
-    silent = {}
+    examples: dict[tuple[str, str], NodeFailure] = {}
+    silent: dict[str, NodeFailure] = {}
     for name, failure in failures.items():
         if failure.reason == "same-node":
             notes.append(f"{failure.message}; it was compared once.")
         else:
-            silent[name] = failure
+            # The message of the first node stands for all of its kind: ssh names the host in most.
+            kind = (failure.stage, failure.reason)
+            silent[name] = examples.setdefault(kind, failure)
             described[name] = {"name": name, "verdict": "unknown", "failure": failure.reason}
     ordered: list[DriftNode] = [
         described[node.name] for node in request.selection.nodes if node.name in described
@@ -217,7 +220,7 @@ def compose(
         "facts": facts,
         "failures": [
             {"nodes": folded, **asdict(failure), **asdict(REASONS[failure.reason])}
-            for folded, failure in fold_failures(silent.items())
+            for folded, failure in fold_equal(silent)
         ],
         "notes": notes,
         "nodes": ordered,

@@ -175,15 +175,12 @@ def _folder(run: JoinRun, key: str, folder: Path, origin: str) -> Iterator[Note]
             )
             return
         run.changed = True
-    flags = os.statvfs(folder).f_flag
-    # Why no file can be made in a folder; empty if one can.
-    if flags & os.ST_RDONLY:
-        problem = "it is mounted read-only"
-    else:
-        problem = "" if os.access(folder, os.W_OK | os.X_OK) else "you may not write there"
-    if not problem and key == "data" and flags & os.ST_NOEXEC:
+    problem = ""
+    if not os.access(folder, os.W_OK | os.X_OK):  # a read-only mount, too
+        problem = "you may not write there"
+    elif key == "data" and os.statvfs(folder).f_flag & os.ST_NOEXEC:
         problem = "programs cannot be started from there (noexec)"
-    if not problem and key == "tmp" and len(os.fsencode(folder)) > TMPDIR_LENGTH:
+    elif key == "tmp" and len(os.fsencode(folder)) > TMPDIR_LENGTH:
         problem = (
             f"the path is too long: DataLoader workers make sockets there, which need a path of at "
             f"most {TMPDIR_LENGTH} characters"

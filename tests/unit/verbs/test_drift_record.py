@@ -46,6 +46,12 @@ def test_no_answer_is_unknown_and_says_what_to_do() -> None:
     assert "n0004: no answer, timed-out" in text and "Try it alone" in text
 
 
+def test_failures_of_one_reason_are_one_row() -> None:
+    document = record(cluster(3), {name: timed_out(f"{name} is late") for name in ("x1", "x2")})
+    [row] = document["failures"]
+    assert (row["nodes"], row["message"]) == ("x[1-2]", "x1 is late")
+
+
 def test_unread_fact_is_unknown() -> None:
     node = facts()
     values = {name: value for name, value in node["facts"].items() if name != "driver"}
