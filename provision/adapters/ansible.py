@@ -87,26 +87,28 @@ def _host(name: str, variables: Mapping[str, Any], source: Path) -> AnsibleHost:
             f"{source}: {name} has {', '.join(unusable)}, which provision does not pass on to ssh.",
             advice=f"Write it below `Host {name}` in ~/.ssh/config, and remove it from the inventory.",
         )
-    address = variables.get("ansible_host", variables.get("ansible_ssh_host", name))
-    user = variables.get("ansible_user", variables.get("ansible_ssh_user"))
-    port = str(variables.get("ansible_port", variables.get("ansible_ssh_port", SSH_PORT)))
+    address, user, port = (
+        str(variables.get(f"ansible_{kind}") or variables.get(f"ansible_ssh_{kind}") or usual)
+        for kind, usual in (("host", name), ("user", ""), ("port", SSH_PORT))
+    )
     for value in filter(None, (address, user, port)):
-        if not _FOR_ADDRESS.fullmatch(str(value)):
+        if not _FOR_ADDRESS.fullmatch(value):
             raise InvalidSpec(
                 f"{source}: {name} has `{value}`, which is not a name, address or port that ssh takes.",
                 advice="ansible-inventory does not fill in templates: write the value itself.",
             )
-    destination = f"{user}@{address}" if user else str(address)
+    login = f"{user}@" if user else ""
+    destination = f"{login}{address}"
     if port != SSH_PORT:
         # An address of IPv6 has colons itself.
-        host = f"[{address}]" if ":" in str(address) else address
-        destination = f"ssh://{destination.removesuffix(str(address))}{host}:{port}"
-    location = {kind: variables.get(kind) for kind in ("rack", "zone")}
+        destination = f"ssh://{login}{f'[{address}]' if ':' in address else address}:{port}"
     # A variable of this name may hold something else.
-    texts = {kind: str(value) for kind, value in location.items() if isinstance(value, (str, int))}
+    places = {
+        kind: str(value) for kind, value in variables.items() if isinstance(value, (str, int))
+    }
     return AnsibleHost(
         name=name,
         address=destination,
-        rack=texts.get("rack", ""),
-        zone=texts.get("zone", ""),
+        rack=places.get("rack", ""),
+        zone=places.get("zone", ""),
     )

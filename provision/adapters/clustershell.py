@@ -146,9 +146,10 @@ class _Command:
         self._stdin, self._unwritten = stdin, memoryview(b"")
         try:
             self._child = child = process.start_piped(argv)
-        except FileNotFoundError as error:
+        except OSError as error:
             raise ToolMissing(
-                f"There is no `{argv[0]}` on this machine.", advice="Install it, or set PATH."
+                f"`{argv[0]}` cannot be started: {error.strerror}.",
+                advice="Install it, or set PATH.",
             ) from error
         # By pipe: what it printed.
         self._printed: dict[Any, bytearray] = {child.stdout: bytearray(), child.stderr: bytearray()}

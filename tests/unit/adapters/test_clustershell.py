@@ -177,4 +177,4 @@ def test_without_ssh_no_node_is_blamed(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ToolMissing) as caught:
         clustershell.run({"n1": clustershell.ssh_command("n1", "true")}, timeout_s=5)
-    assert "no `ssh` on this machine" in str(caught.value)
+    assert "`ssh` cannot be started" in str(caught.value)
