@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 from ..facts import libraries, limits, nccl
 from ..facts.digests import prefix_digests, read_marker
-from ..fs import mounts
 from . import fabric_libraries
 from .commands import read_text
 from .facts import read_within, system
@@ -116,15 +115,6 @@ def _key(folder: Path) -> str:
 def _lock_sha256(folder: Path) -> str | None:
     lock_sha256 = read_marker(str(folder)).get("lock_sha256")
     return lock_sha256 if isinstance(lock_sha256, str) else None
-
-
-def _mount_type(folder: Path) -> str | None:
-    """`squashfs`, `fuse.squashfuse`; `folder on ext4` if the environment is no mount of its own."""
-    mount = mounts.locate(folder).mount
-    if mount is None:
-        return None
-    is_mount_point = mount.point == os.path.realpath(folder)
-    return mount.type if is_mount_point else f"folder on {mount.type}"
 
 
 def _nccl_version(folder: Path) -> str | None:
@@ -266,6 +256,5 @@ HOST_FACTS: Mapping[str, FactReader] = {
 ENVIRONMENT_FACTS: Mapping[str, FactReader] = {
     "environment": _key,
     "lock": _lock_sha256,
-    "mounted_as": _mount_type,
     "nccl": _nccl_version,
 }

@@ -34,7 +34,6 @@ TITLES: Mapping[str, Mapping[str, str]] = {
         INSTALLED: "environment",
         "lock": "lock",
         FILES: "all files",
-        "mounted_as": "mounted as",
     },
     "GPUs and NCCL": {
         "driver": "driver",

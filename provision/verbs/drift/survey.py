@@ -37,7 +37,7 @@ KIND, SCHEMA = "drift", 1
 # Reading 5 GB takes a node 10 s of a CPU, and minutes from a cold network file system.
 TIMEOUT_S, DEEP_TIMEOUT_S = 60.0, 1800.0
 # The facts that only a node with the environment has.
-OF_INSTALLED = ("lock", FILES, "mounted_as", "nccl")
+OF_INSTALLED = ("lock", FILES, "nccl")
 
 # Distribution -> what a node has of it, as text.
 Distributions = Mapping[str, str]

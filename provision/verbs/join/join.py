@@ -65,10 +65,6 @@ class JoinReport:
     def open_steps(self) -> tuple[StepName, ...]:
         return tuple(result.step for result in self.steps if result.is_open)
 
-    @property
-    def changed(self) -> bool:
-        return any(result.changed for result in self.steps)
-
 
 def join(
     address: str | None, progress: Progress, *, act: bool = True, wait: bool = True
