@@ -187,11 +187,20 @@ def reply_of(
     text = replies.marked_text(stdout)
     if text is not None:
         try:
-            return _reply_of_document(node, replies.decode(text, action.name), output, stage)
-        except ValueError as error:
+            document = replies.decode(text, action.name)
+            error = document.get("error")
+            return NodeReply(
+                node=node,
+                result=document.get("result"),
+                failure=NodeFailure(stage=stage, **error) if error is not None else None,
+                identity=tuple(document.get("identity", ())),
+                sent=output.started,
+                received=output.ended,
+            )
+        except ValueError as problem:
             # Else the connection may have broken within the reply.
             if output.status == 0:
-                return _failed(node, stage, "bad-answer", str(error), output)
+                return _failed(node, stage, "bad-answer", str(problem), output)
     reason, message = classify(output.status, stdout, output.stderr)
     if reason == "login-refused":
         message += _locked_keys_note()
@@ -209,22 +218,6 @@ def _locked_keys_note() -> str:
         return ""
     names = ", ".join(f"~/.ssh/{key.name}" for key in keys)
     return f"; {names}: has a passphrase, and no agent holds it (`ssh-add` asks for it)"
-
-
-def _reply_of_document(
-    node: Node, document: Mapping[str, Any], output: NodeOutput, stage: str
-) -> NodeReply[Any]:
-    failure = None
-    if "error" in document:
-        failure = NodeFailure(stage=stage, **document["error"])
-    return NodeReply(
-        node=node,
-        result=document.get("result"),
-        failure=failure,
-        identity=tuple(document.get("identity", ())),
-        sent=output.started,
-        received=output.ended,
-    )
 
 
 def _failed(

@@ -20,7 +20,7 @@ from provision.cluster.actions import Action, ResultT
 from provision.cluster.failures import REASONS, NodeFailure
 from provision.cluster.folding import fold_equal
 from provision.cluster.inventory import Node, NodeSelection
-from provision.cluster.remote import NodeReply, merge_same_nodes, run_action
+from provision.cluster.remote import NodeReply, run_action, split_replies
 from provision.core.dataclass import frozen
 from provision.core.documents import DriftNode, DriftRecord
 from provision.verbs.drift.comparison import (
@@ -116,13 +116,7 @@ def _first_round(
         digests=not request.is_shared,
         root=request.root,
     )
-    nodes, failures = {}, {}
-    for reply in merge_same_nodes(replies):
-        name, result = reply.node.name, reply.result
-        if reply.failure is not None:
-            failures[name] = reply.failure
-        elif result is not None:
-            nodes[name] = result
+    nodes, failures = split_replies(replies)
     for node in nodes.values():
         facts = node["facts"]
         # What a node must send, or list as unread.

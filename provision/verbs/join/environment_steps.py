@@ -25,7 +25,7 @@ from provision.verbs.join.steps import Note, pending, settled, unsettled, warnin
 from provision.workflow import installed, kernel
 from provision.workflow.installed import tree_digests
 from provision.workflow.lab_definition import LabEnvironment
-from provision.workflow.plan import BuildRequest, Plan
+from provision.workflow.plan import BuildRequest
 from provision.workflow.smoke import runner as smoke_runner
 from provision.workflow.smoke import smoke as smoke_command
 from provision.workflow.smoke.runner import SmokeRequest
@@ -84,8 +84,10 @@ def _prefix(run: JoinRun, environment: LabEnvironment) -> Iterator[Note]:
         packages = format_count(len(lock.packages), "package")
         yield pending(f"{name}: would install {packages} from its lock")
         return
-    request = BuildRequest(name=name, prefix=_install_path(run, plan))
-    prefix, _ = installed.create(run.context, request)
+    # The usual place, where the recorded one is below a store that we only read.
+    is_in_store = plan.prefix_path.is_relative_to(_store(run))
+    usual_path = run.context.folders.prefixes / plan.name if is_in_store else None
+    prefix, _ = installed.create(run.context, BuildRequest(name=name, prefix=usual_path))
     run.changed = True
     run.refresh()
     yield _installed(name, prefix, "was installed from its lock")
@@ -94,12 +96,6 @@ def _prefix(run: JoinRun, environment: LabEnvironment) -> Iterator[Note]:
 def _installed(name: str, prefix: Prefix, how: str) -> Note:
     text = f"{name} {how}: {prefix.path} (lock {prefix.lock_sha256[:12]})"
     return settled(text)
-
-
-def _install_path(run: JoinRun, plan: Plan) -> Path | None:
-    """The usual place, where the recorded one is below a store that we only read."""
-    default_path = run.context.folders.prefixes / plan.name
-    return default_path if plan.prefix_path.is_relative_to(_store(run)) else None
 
 
 def _store(run: JoinRun) -> Path:

@@ -52,19 +52,15 @@ def refuse_nodes_of_slurm(context: Context, selection: NodeSelection) -> None:
 
 
 def ssh_options(selection: NodeSelection, nodes: Sequence[Node]) -> launch.SshOptions:
+    """How the parts of a job are started, and where the other hosts may find the first one: what ssh
+    connects to, and its own name."""
     ssh = {node.name: tuple(node_argv(node, "", selection.defaults)[:-1]) for node in nodes}
-    return launch.SshOptions(hosts=ssh, head=_head_names(selection, nodes[0]))
-
-
-def _head_names(selection: NodeSelection, node: Node) -> tuple[str, ...]:
-    """Where the other hosts may find the first one: what ssh connects to, and its own name."""
-    if node.engine != "ssh":
-        return ("127.0.0.1",)
-    command = ["ssh", *selection.defaults.ssh_options, "-G", node.address]
-    settings = process.run(command, timeout_s=ASK_TIMEOUT_S).stdout
-    match = re.search(r"^hostname (\S+)$", settings, re.MULTILINE)
-    names = [match[1]] if match else []
-    return tuple(dict.fromkeys([*names, node.ssh_host]))
+    first, names = nodes[0], ["127.0.0.1"]
+    if first.engine == "ssh":
+        command = ["ssh", *selection.defaults.ssh_options, "-G", first.address]
+        settings = process.run(command, timeout_s=ASK_TIMEOUT_S).stdout
+        names = [*re.findall(r"^hostname (\S+)$", settings, re.MULTILINE), first.ssh_host]
+    return launch.SshOptions(hosts=ssh, head=tuple(dict.fromkeys(names)))
 
 
 def start_on_hosts(job: launch.JobSpec, selection: NodeSelection) -> None:
