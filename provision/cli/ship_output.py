@@ -80,6 +80,8 @@ def _state_text(report: ShipReport, state: NodeState) -> str:
         return f"{state.state}: {failure.stage}: {failure.reason}: {failure.message}"
     if report.request.dry_run and state.state == "fit":
         return "fit: would get the image"
+    if report.request.dry_run and state.state == "verified" and report.verb != "ship":
+        return "would be activated"
     if state.method:
         return f"{state.state} ({INSTALLED_AS.get(state.method, state.method)})"
     return state.state
@@ -116,6 +118,9 @@ def advice_lines(failures: Iterable[NodeFailure]) -> list[str]:
 def _result_line(report: ShipReport) -> str:
     total, key = format_count(len(report.states), "node"), report.key or report.request.name
     reached = [state.state for state in report.states.values()]
+    if report.request.dry_run and report.verb != "ship":
+        have_it = reached.count("verified") + reached.count("active")
+        return f"{key}: would be active on {have_it} of {total}"
     if report.request.dry_run:
         waiting = reached.count("fit")
         if not waiting:

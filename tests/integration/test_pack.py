@@ -195,6 +195,8 @@ def test_unchanged_environment_is_not_packed_again(lab: Home, world: Server) -> 
     assert (one["key"], other["made"]) == (other["key"], False)
     unchanged = Path(other["image"]).stat()
     assert (unchanged.st_ino, unchanged.st_mtime_ns) == (status.st_ino, status.st_mtime_ns)
+    preview = lab.run("pack", NAME, FAST, "--dry-run")
+    assert "nothing: " in preview.stdout and "is current" in preview.stdout
 
 
 @pytest.mark.exhaustive

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from provision.cli.cluster_options import inventory_option
-from provision.cli.options import mirror_option, no_wait_option
+from provision.cli.options import dry_run_option, mirror_option, no_wait_option
 from provision.cli.verb import context_of, verb
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 )
 @inventory_option
 @mirror_option
+@dry_run_option
 @no_wait_option
 @verb
 def pack(console: Console, name: str, envs: Path | None, **options: Any) -> None:
@@ -53,12 +54,11 @@ def pack(console: Console, name: str, envs: Path | None, **options: Any) -> None
     from provision.verbs.pack.output import pack_json, pack_lines
 
     context = context_of(console, envs, options)
-    image, is_new = command.pack(
-        context,
-        name,
-        options["format"],
-        options["compression"],
-        options["inventory"],
-        options["sign"],
-    )
+    chosen = (options["format"], options["compression"], options["inventory"])
+    if options["dry_run"]:
+        steps = command.preview(context, name, *chosen)
+        document = {"steps": [{"stage": stage, "would": would} for stage, would in steps]}
+        console.result("plan", document, [f"{stage}: {would}" for stage, would in steps])
+        return
+    image, is_new = command.pack(context, name, *chosen, options["sign"])
     console.result("pack", pack_json(image, is_new), pack_lines(image, is_new))

@@ -23,7 +23,7 @@ from provision.environment.prefix import QUIET_S, QUIET_TIMEOUT_S
 from provision.workflow.context import Context
 from provision.workflow.ensure import locked_plan, require_existing_lock
 from provision.workflow.installed import tree_digests
-from provision.workflow.plan import BuildRequest, Plan
+from provision.workflow.plan import BuildRequest, Plan, make_plan
 
 # conda's packages have room for 255 bytes where their files name the path of the environment.
 MAX_STORE_LENGTH = 120
@@ -91,6 +91,28 @@ def pack(
         if signing_key is not None:
             packs.sign(packed, signing_key, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
         return packed, is_new
+
+
+def preview(
+    context: Context,
+    name: str,
+    pack_format: PackFormat,
+    compression: PackCompression,
+    inventory: Path | None = None,
+) -> list[tuple[str, str]]:
+    """What `pack` would do, stage by stage. Raises what `pack` would raise before its first
+    change."""
+    plan = make_plan(context, BuildRequest(name=name))
+    lock, pack_plan = plan_pack(context, plan, pack_format, compression, inventory)
+    existing = packs.find_pack(context.folders, plan.name, pack_plan.key)
+    if existing is not None and pack_plan.is_made(existing):
+        return [("pack", f"nothing: {existing.image} is current")]
+    image = packs.pack_path(context.folders, plan.name) / pack_plan.filename
+    tool = packs.tool_name(pack_plan.format)
+    return [
+        ("install", f"{len(lock.packages)} packages for {pack_plan.install_path}"),
+        ("pack", f"write {image} with {tool} ({pack_plan.compression})"),
+    ]
 
 
 def _intact_pack(context: Context, pack_plan: PackPlan) -> Pack | None:

@@ -151,6 +151,7 @@ def ship(console: Console, name: str, envs: Path | None, **options: Any) -> int:
 @set_option(SwitchSettings)
 @key_option
 @older_option
+@dry_run_option
 @no_wait_option
 @verb
 def activate(console: Console, name: str, envs: Path | None, **options: Any) -> int:
@@ -171,6 +172,7 @@ def activate(console: Console, name: str, envs: Path | None, **options: Any) -> 
 @down_option
 @set_option(SwitchSettings)
 @key_option
+@dry_run_option
 @no_wait_option
 @verb
 def rollback(console: Console, name: str, envs: Path | None, **options: Any) -> int:
@@ -239,7 +241,7 @@ def _request(name: str, envs: Path | None, options: Mapping[str, Any]) -> ShipRe
         module_folder=module,
         boot_unit=options.get("boot_unit", False),
         allow_older=options.get("allow_older", True),
-        dry_run=options.get("dry_run", False),
+        dry_run=options["dry_run"],
         smoke=options.get("smoke"),
         left_out=tuple(left_out),
     )

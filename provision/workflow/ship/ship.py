@@ -163,6 +163,7 @@ def switch(context: Context, verb: Verb, request: ShipRequest, key: str | None) 
             key = activation.previous_key(histories)
         if key is not None:
             activation.select(key, histories)
+        if key is not None and not request.dry_run:
             activation.switch(key)
     return _report(verb, key or "", request, activation)
 
