@@ -100,9 +100,8 @@ def compare(request: dict[str, Any]) -> None:
     selection = select_nodes(request["on"])
     named = []
     if request["kind"] == "one command":
-        clustershell.run(
-            [node.name for node in selection.nodes], "true", worker="exec", timeout_s=600
-        )
+        commands = {node.name: ["sh", "-c", "true"] for node in selection.nodes}
+        clustershell.run(commands, timeout_s=600)
     else:
         record = survey(
             DriftRequest(

@@ -96,9 +96,8 @@ def ship(nodes: NodeSelection, packed: Pack) -> Shipment:
 
 def command_cpu_s(nodes: NodeSelection) -> float:
     before = cpu_s()
-    outputs = clustershell.run(
-        [node.address for node in nodes.nodes], COMMAND, worker="exec", timeout_s=120
-    )
+    commands = {node.name: ["sh", "-c", COMMAND] for node in nodes.nodes}
+    outputs = clustershell.run(commands, timeout_s=120)
     assert all(output.status == 0 for output in outputs)
     return cpu_s() - before
 

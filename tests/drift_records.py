@@ -15,8 +15,7 @@ DRIVER, KERNEL = "535.183.01", "5.15.0-1053-aws"
 
 
 def observed(values: Mapping[str, Value], unread: Mapping[str, str] | None = None) -> DriftFacts:
-    facts = {"clock": 0.0, **values}
-    return {"facts": facts, "unread": dict(unread or {}), "started": 0.0, "ended": 0.0}
+    return {"facts": dict(values), "unread": dict(unread or {})}
 
 
 def facts(**changes: Value) -> DriftFacts:

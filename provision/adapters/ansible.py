@@ -1,4 +1,4 @@
-"""Ansible's inventory: the JSON of `ansible-inventory --list`, read from a file or from the command."""
+"""Ansible's inventory: a file with the JSON of `ansible-inventory --list`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypedDict
 
-from provision.core import process
-from provision.core.errors import InvalidSpec, ToolFailed, ToolMissing
+from provision.core.errors import InvalidSpec
 from provision.core.schema import InvalidDocument, parse_document
 
-COMMAND_TIMEOUT_S = 60.0
 META = "_meta"
 # What ssh would have to know too, and reads only from its own configuration; with harmless values.
 # Each under all names that Ansible's connection plugin `ssh` takes.
@@ -39,23 +37,15 @@ class AnsibleHost(TypedDict):
 
 
 def read_inventory(path: Path) -> dict[str, Any]:
-    """The groups of an inventory, and `_meta` with the variables of its hosts. Files other than .json
-    are read by ansible-inventory. Raises InvalidSpec, with the file's name, and ToolMissing."""
-    command = ["ansible-inventory", "-i", str(path), "--list"]
+    """The groups of an inventory, and `_meta` with the variables of its hosts. Raises InvalidSpec, with
+    the file's name."""
     try:
-        if path.suffix == ".json":
-            text = path.read_bytes()
-        else:
-            text = process.run(command, timeout_s=COMMAND_TIMEOUT_S).stdout.encode()
-        document: dict[str, Any] = parse_document(text, "ansible-inventory")
-    except ToolMissing as error:
-        raise ToolMissing(
-            f"There is no `ansible-inventory` here, which reads {path}.",
-            advice=f"Run this where Ansible is: {' '.join(command)} > inventory.json; name that file.",
+        document: dict[str, Any] = parse_document(path.read_bytes(), "ansible-inventory")
+    except (OSError, InvalidDocument) as error:
+        raise InvalidSpec(
+            f"{path} is not output of `ansible-inventory --list`: {error}.",
+            advice=f"Where Ansible is: ansible-inventory -i INVENTORY --list > {path.stem}.json",
         ) from error
-    except (ToolFailed, OSError, InvalidDocument) as error:
-        why = error.tail.strip() if isinstance(error, ToolFailed) else error
-        raise InvalidSpec(f"{path} is not output of `ansible-inventory --list`: {why}.") from error
     return document
 
 
@@ -97,26 +87,28 @@ def _host(name: str, variables: Mapping[str, Any], source: Path) -> AnsibleHost:
             f"{source}: {name} has {', '.join(unusable)}, which provision does not pass on to ssh.",
             advice=f"Write it below `Host {name}` in ~/.ssh/config, and remove it from the inventory.",
         )
-    address = variables.get("ansible_host", variables.get("ansible_ssh_host", name))
-    user = variables.get("ansible_user", variables.get("ansible_ssh_user"))
-    port = str(variables.get("ansible_port", variables.get("ansible_ssh_port", SSH_PORT)))
+    address, user, port = (
+        str(variables.get(f"ansible_{kind}") or variables.get(f"ansible_ssh_{kind}") or usual)
+        for kind, usual in (("host", name), ("user", ""), ("port", SSH_PORT))
+    )
     for value in filter(None, (address, user, port)):
-        if not _FOR_ADDRESS.fullmatch(str(value)):
+        if not _FOR_ADDRESS.fullmatch(value):
             raise InvalidSpec(
                 f"{source}: {name} has `{value}`, which is not a name, address or port that ssh takes.",
                 advice="ansible-inventory does not fill in templates: write the value itself.",
             )
-    destination = f"{user}@{address}" if user else str(address)
+    login = f"{user}@" if user else ""
+    destination = f"{login}{address}"
     if port != SSH_PORT:
         # An address of IPv6 has colons itself.
-        host = f"[{address}]" if ":" in str(address) else address
-        destination = f"ssh://{destination.removesuffix(str(address))}{host}:{port}"
-    location = {kind: variables.get(kind) for kind in ("rack", "zone")}
+        destination = f"ssh://{login}{f'[{address}]' if ':' in address else address}:{port}"
     # A variable of this name may hold something else.
-    texts = {kind: str(value) for kind, value in location.items() if isinstance(value, (str, int))}
+    places = {
+        kind: str(value) for kind, value in variables.items() if isinstance(value, (str, int))
+    }
     return AnsibleHost(
         name=name,
         address=destination,
-        rack=texts.get("rack", ""),
-        zone=texts.get("zone", ""),
+        rack=places.get("rack", ""),
+        zone=places.get("zone", ""),
     )

@@ -12,17 +12,15 @@ import os
 import re
 import resource
 import selectors
-import shutil
 import statistics
 import time
-from collections.abc import Callable, Collection, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from provision.core import process
 from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec, ToolMissing
 
-Worker = Literal["ssh", "exec"]
 # More is a typo; and ClusterShell would make every name before we could count them.
 MAX_NODES = 100_000
 # The digits of a number in a node set. Python itself refuses to read 4,300.
@@ -80,36 +78,26 @@ class NodeOutput:
 
 
 def run(
-    nodes: Sequence[str],
-    command: str,
+    commands: Mapping[str, Sequence[str]],
     *,
-    stdin: bytes | Callable[[str], bytes] = b"",
-    worker: Worker = "ssh",
+    stdin: Callable[[str], Iterable[bytes]] = lambda _: (),
     fanout: int = 64,
-    connect_s: float = 10,
     timeout_s: float,
     straggler_factor: float = 0.0,
-    ssh_options: Sequence[str] = (),
     most_bytes: int = MOST_BYTES,
     on_output: Callable[[NodeOutput], None] | None = None,
 ) -> list[NodeOutput]:
-    """Run a shell command on every node, `fanout` at a time; outputs in the order of `nodes`.
+    """Run a command for every node, `fanout` at a time; outputs in the order of the nodes.
 
-    stdin: what the command reads, or a function from a node to that. worker: "exec" runs the
-    command on this machine once for each node, with `%h` replaced by the node's name (and `%%` by
-    `%`). connect_s: how long ssh may take to connect. timeout_s: how long a node may take, counted
-    from its own start; its ssh is then killed. straggler_factor: a node may also take this many
-    times the median of those that have ended, if that is more. most_bytes: of each of a node's two
-    outputs; no more is read, and a command that goes on printing gets SIGPIPE. on_output:
-    called with each output as it comes.
+    commands: the arguments of each node's. stdin: from a node to the pieces of what its command
+    reads. timeout_s: how long a node may take, counted from its own start; its command is then killed.
+    straggler_factor: a node may also take this many times the median of those that have ended, if that
+    is more. most_bytes: of each of a node's two outputs; no more is read, and a command that goes on
+    printing gets SIGPIPE. on_output: called with each output as it comes.
 
-    Raises ToolMissing if there is no ssh on this machine.
+    Raises ToolMissing if there is no such program on this machine.
     """
-    if worker == "ssh" and shutil.which("ssh") is None:
-        raise ToolMissing(
-            "There is no `ssh` on this machine.", advice="Install OpenSSH's client, or set PATH."
-        )
-    waiting = list(reversed(nodes))
+    waiting = [*commands][::-1]
     running: set[_Command] = set()
     outputs: dict[str, NodeOutput] = {}
     durations: list[float] = []
@@ -119,15 +107,9 @@ def run(
             while waiting or running:
                 while waiting and len(running) < min(fanout, _most_commands()):
                     node = waiting.pop()
-                    local = command.replace("%%", "\0").replace("%h", node).replace("\0", "%")
-                    argv = ["sh", "-c", local]
-                    if worker == "ssh":
-                        argv = ssh_command(
-                            node, command, connect_s=connect_s, ssh_options=ssh_options
-                        )
-                    data = stdin if isinstance(stdin, bytes) else stdin(node)
                     with process.hold_signals():  # else Ctrl-C could leave it running
-                        running.add(_Command(node, argv, data, selector, most_bytes))
+                        pieces = iter(stdin(node))
+                        running.add(_Command(node, commands[node], pieces, selector, most_bytes))
                 events = selector.select(CHECK_S)
                 ended = {key.data for key, _ in events if key.data.exchange(key.fileobj)}
                 now = time.time()
@@ -145,7 +127,7 @@ def run(
         finally:
             for one in running:
                 one.end()
-    return [outputs[node] for node in nodes]
+    return [outputs[node] for node in commands]
 
 
 class _Command:
@@ -155,14 +137,20 @@ class _Command:
         self,
         node: str,
         argv: Sequence[str],
-        stdin: bytes,
+        stdin: Iterator[bytes],
         selector: selectors.BaseSelector,
         most_bytes: int,
     ) -> None:
         self.node, self.started = node, time.time()
         self._selector, self._most_bytes = selector, most_bytes
-        self._unwritten = memoryview(stdin)
-        self._child = child = process.start_piped(argv)
+        self._stdin, self._unwritten = stdin, memoryview(b"")
+        try:
+            self._child = child = process.start_piped(argv)
+        except OSError as error:
+            raise ToolMissing(
+                f"`{argv[0]}` cannot be started: {error.strerror}.",
+                advice="Install it, or set PATH.",
+            ) from error
         # By pipe: what it printed.
         self._printed: dict[Any, bytearray] = {child.stdout: bytearray(), child.stderr: bytearray()}
         self._is_cut = False
@@ -175,10 +163,9 @@ class _Command:
         """Write to a pipe, or read from it, what it takes or has now; whether no output is left."""
         if file not in self._printed:
             try:
+                self._unwritten = self._unwritten or memoryview(next(self._stdin))
                 self._unwritten = self._unwritten[os.write(file.fileno(), self._unwritten) :]
-            except BrokenPipeError:  # it reads no more
-                self._unwritten = memoryview(b"")
-            if not self._unwritten:
+            except (StopIteration, BrokenPipeError):  # all is written, or it reads no more
                 self._close(file)
             return False
         data = os.read(file.fileno(), READ_BYTES)
@@ -227,8 +214,7 @@ def time_limit_s(timeout_s: float, straggler_factor: float, durations: Sequence[
 def ssh_command(
     address: str, command: str, *, connect_s: float = 10, ssh_options: Sequence[str] = ()
 ) -> list[str]:
-    """The arguments of ssh that run a command on one node as `run` does, for callers that stream
-    into it."""
+    """The arguments of ssh that run a command on one node."""
     timeout = f"-oConnectTimeout={math.ceil(connect_s)}"
     forwarding = ("-oForwardAgent=no", "-oForwardX11=no")
     return ["ssh", *ssh_options, *SSH_OPTIONS, *forwarding, timeout, address, command]

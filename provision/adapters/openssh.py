@@ -5,18 +5,15 @@ from __future__ import annotations
 import tempfile
 from functools import cache
 from pathlib import Path
-from typing import Literal
 
 from provision.core import process
-from provision.core.errors import IntegrityError, ProvisionError
+from provision.core.errors import IntegrityError
 from provision_runtime.node import signatures
 from provision_runtime.node.errors import NodeError
 
-KEY = "id_ed25519"
 COMMAND_TIMEOUT_S = 10.0
 # Somebody types a passphrase, or touches a token.
 SIGN_TIMEOUT_S = 120.0
-AgentState = Literal["keys", "empty", "none"]
 
 
 def private_keys(folder: Path) -> list[Path]:
@@ -27,17 +24,6 @@ def private_keys(folder: Path) -> list[Path]:
 
 def public_key(key: Path) -> Path:
     return key.with_name(f"{key.name}.pub")
-
-
-def agent_state() -> AgentState:
-    """Whether an agent responds, and has keys (ssh-add(1): status 1 without keys, 2 without an
-    agent)."""
-    try:
-        listing = process.run(["ssh-add", "-l"], timeout_s=COMMAND_TIMEOUT_S, check=False)
-    except ProvisionError:
-        return "none"
-    states: dict[int, AgentState] = {0: "keys", 1: "empty"}
-    return states.get(listing.returncode, "none")
 
 
 @cache

@@ -42,12 +42,8 @@ def ship_lines(report: ShipReport, width: int | None = None) -> list[str]:
             nodes_of_note.setdefault(note, []).append(name)
     sentences += [f"{sets.short(fold(nodes))}: {note}" for note, nodes in nodes_of_note.items()]
     if report.stopped is not None:
-        kind = (report.stopped.stage, report.stopped.reason)
-        count = sum((one.stage, one.reason) == kind for one in failures.values())
-        sentences.append(
-            f"stopped: {count} of {len(states)} nodes failed for one reason "
-            f"({kind[0]}: {kind[1]}); more nodes would fail too"
-        )
+        kind = f"{report.stopped.stage}: {report.stopped.reason}"
+        sentences.append(f"stopped: too many nodes failed for one reason ({kind})")
     if request.left_out:
         kinds = {
             node.name: ": ".join(filter(None, (node.state, node.reason)))
@@ -214,3 +210,13 @@ def folded_lines(
         indent = len(label) + columns + 2
         lines += wrap_line(f"{label}{nodes:{columns}}  {text}", width, indent)
     return lines
+
+
+def failure_lines(failures: Mapping[str, NodeFailure], width: int | None) -> list[str]:
+    """Nodes that did not do what they were asked, and the advice for each reason once."""
+    texts = {name: f"{failure.reason}: {failure.message}" for name, failure in failures.items()}
+    sets = NodeSets()
+    lines = folded_lines(texts, width, sets)
+    for line in advice_lines(failures.values()):
+        lines += wrap_line(line, width)
+    return [*lines, *sets.lines()]

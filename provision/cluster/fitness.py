@@ -262,10 +262,6 @@ def _warnings(node: Node, facts: FitnessFacts, needs: EnvironmentNeeds) -> Itera
             yield _problem("no-gpu", f"no GPU, and the environment is for CUDA {needs.cuda}")
     if "methods" in facts and not {"kernel", "fuse"}.intersection(facts["methods"]):
         yield _problem("no-mount", "no way to mount an image")
-    if "limits" in facts and facts["limits"]["infiniband"]["adapters"]:
-        memlock = facts["limits"]["memlock"]
-        if memlock is not None:
-            yield _problem("memlock", f"locked memory is limited to {format_bytes(memlock)}")
 
 
 def _problem(reason: str, message: str) -> NodeFailure:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from typing import TypeVar
 
 from provision.adapters import clustershell
-from provision.cluster.failures import NodeFailure
 
 Value = TypeVar("Value", bound=Hashable)
 # Text between the last bracket of an operand and its end.
@@ -42,15 +41,3 @@ def fold_messages(messages: Mapping[str, str]) -> list[tuple[str, str]]:
         kinds[node] = _ADDRESS.sub("ADDRESS", re.sub(node_name, "NODE", message))
         examples.setdefault(kinds[node], message)
     return [(nodes, examples[kind]) for nodes, kind in fold_equal(kinds)]
-
-
-def fold_failures(failures: Iterable[tuple[str, NodeFailure]]) -> list[tuple[str, NodeFailure]]:
-    """Failures of nodes as node sets: one entry for each stage and reason, with the message of its
-    first node."""
-    reasons: dict[str, tuple[str, str]] = {}
-    examples: dict[tuple[str, str], NodeFailure] = {}
-    for node, failure in failures:
-        key = (failure.stage, failure.reason)
-        reasons[node] = key
-        examples.setdefault(key, failure)
-    return [(nodes, examples[key]) for nodes, key in fold_equal(reasons)]

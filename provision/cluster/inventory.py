@@ -6,7 +6,6 @@ provision/schemas/nodes.schema.json defines the keys of nodes.yml, and docs/clus
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import re
 import shlex
 import socket
@@ -197,7 +196,6 @@ def select_nodes(on: str, inventory: Path | None = None) -> NodeSelection:
     elif colon and prefix == "k8s":
         nodes = _kubernetes_nodes(rest)
     else:
-        _refuse_mistyped_group(text, lab)
         nodes = _nodes_of_node_set(text, lab)
     distinct: dict[str, Node] = {}
     for node in nodes:
@@ -238,33 +236,8 @@ def assume_nodes(on: str, count: int, inventory: Path | None = None) -> NodeSele
     return NodeSelection(text=text, nodes=nodes, defaults=lab.defaults, is_assumed=True)
 
 
-def _refuse_mistyped_group(text: str, lab: Inventory) -> None:
-    """A single name that is almost a group's would be taken for a host.
-
-    Names with digits are hosts' (`desk1` next to the group `desks`).
-    """
-    if text in lab.groups or not re.fullmatch(r"[A-Za-z_.-]+", text):
-        return
-    similar = difflib.get_close_matches(text, lab.groups, n=1, cutoff=0.7)
-    if similar:
-        raise InvalidSpec(
-            f"`{text}` is not a group in nodes.yml; there is `{similar[0]}`.",
-            advice=f"Write --on {similar[0]}, or --on ssh:{text} if that is a host.",
-        )
-
-
 def read_inventory(path: Path) -> Inventory:
-    """A nodes.yml, or the JSON of `ansible-inventory --list`, whose groups are then ours. Raises
-    InvalidSpec with all mistakes of a nodes.yml, each with its line."""
-    if path.suffix == ".json":
-        names = ansible.read_inventory(path).keys() - {ansible.META}
-        inventory = str(path.absolute())
-        return Inventory(
-            groups={
-                name: {"from": "ansible", "inventory": inventory, "group": name}
-                for name in sorted(names)
-            }
-        )
+    """A nodes.yml. Raises InvalidSpec with all its mistakes, each with its line."""
     document = read_checked_yaml(path, "nodes", further=_readers_mistake, advice=_ADVICE)
     defaults = dict(document.get("defaults", {}))
     if "path" in defaults:

@@ -3,10 +3,9 @@ not."""
 
 from __future__ import annotations
 
-import shlex
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Generic
 
@@ -18,9 +17,8 @@ from provision.cluster.actions import Action, ResultT
 from provision.cluster.failures import REASONS, NodeFailure, classify
 from provision.cluster.inventory import Node, NodeDefaults
 from provision.cluster.program import node_command, node_program
-from provision.core import process
 from provision.core.dataclass import frozen
-from provision.core.errors import InvalidSpec, OutputTooLong, ProvisionError, TimedOut
+from provision.core.errors import InvalidSpec, ProvisionError
 from provision_runtime.node.program import SIMULATED_NAME
 
 Arguments = Mapping[str, object]
@@ -54,6 +52,7 @@ def run_action(
     defaults: NodeDefaults,
     straggler_factor: float = 0.0,
     on_reply: Callable[[NodeReply[ResultT]], None] | None = None,
+    data: Callable[[Node], Iterable[bytes]] | None = None,
 ) -> list[NodeReply[ResultT]]:
     """Run an action of `provision_runtime/node/program.py` on nodes; replies in their order.
 
@@ -61,125 +60,54 @@ def run_action(
     shell, which runs instead and prints its reply as the node program does. stage: under which
     failures are reported. timeout_s: for each node, from its own start; straggler_factor: or this
     many times the median of the others, if that is more. on_reply: called with each reply as it
-    comes.
+    comes. data: what the action reads behind its program from standard input, in pieces.
     """
-    if not nodes:
-        return []
-    command = node_command(python=defaults.python)
-    if isinstance(arguments, str):
-        command = "sh -s"
-        programs = dict.fromkeys((node.name for node in nodes), arguments.encode())
-    elif callable(arguments):
-        programs = {node.name: node_program(action.name, arguments(node)) for node in nodes}
-    else:
-        program = node_program(action.name, arguments)
-        programs = dict.fromkeys((node.name for node in nodes), program)
     replies_by_name: dict[str, NodeReply[ResultT]] = {}
+    by_name = {node.name: node for node in nodes}
 
     def add(reply: NodeReply[ResultT]) -> None:
         replies_by_name[reply.node.name] = reply
         if on_reply is not None:
             on_reply(reply)
 
-    def run_batch(name: str, batch: Mapping[str, Node]) -> None:
-        text = command
-        if name == "exec":
-            text = f"{SIMULATED_NAME}=%h exec {command}"
-        elif name != "ssh":
-            # ClusterShell puts the host in place of %h.
-            example = replace(next(iter(batch.values())), name="%h")
-            text = shlex.join(node_argv(example, command.replace("%", "%%"), defaults))
-        clustershell.run(
-            list(batch),
-            text,
-            stdin=lambda host: programs[batch[host].name],
-            worker="ssh" if name == "ssh" else "exec",
-            fanout=defaults.fanout,
-            connect_s=defaults.connect_s,
-            timeout_s=timeout_s + (SRUN_EXTRA_S if name == "srun" else 0.0),
-            straggler_factor=straggler_factor,
-            ssh_options=defaults.ssh_options,
-            most_bytes=replies.most_bytes(action.name),
-            on_output=lambda output: add(reply_of(batch[output.node], output, stage, action)),
-        )
+    def stdin(name: str) -> Iterable[bytes]:
+        return chain([programs[name]], data(by_name[name]) if data else ())
 
+    command, program = "sh -s", b""
+    if isinstance(arguments, str):
+        program = arguments.encode()
+    elif nodes and not callable(arguments):
+        program = node_program(action.name, arguments)
+    programs: dict[str, bytes] = {}
+    commands: dict[str, list[str]] = {}
     allocated: set[str] | None = None
-    batches: list[tuple[str, dict[str, Node]]] = []
     for node in nodes:
-        name, host = transport(node, defaults), node.address or node.name
+        name = transport(node, defaults)
         if name == "kubernetes":
             add(_failed(node, stage, "not-run", REASONS["not-run"].meaning))
             continue
         if name == "srun":
-            host = node.name
             allocated = _allocated_nodes(defaults) if allocated is None else allocated
-            if host not in allocated:
+            if node.name not in allocated:
                 message = f"the allocation is {clustershell.fold(allocated)}"
                 add(_failed(node, stage, "not-in-allocation", message))
                 continue
-        # Two nodes may have one address (a node under two names): one after the other.
-        for other, batch in batches:
-            if other == name and host not in batch:
-                batch[host] = node
-                break
-        else:
-            batches.append((name, {host: node}))
-    for name, batch in batches:
-        run_batch(name, batch)
-    return [replies_by_name[node.name] for node in nodes]
-
-
-def run_with_data(
-    node: Node,
-    action: Action[ResultT],
-    arguments: Arguments,
-    feed: Callable[[int], None],
-    *,
-    stage: str,
-    timeout_s: float,
-    defaults: NodeDefaults,
-) -> NodeReply[ResultT]:
-    """Run an action on one node that reads more than its program from standard input.
-
-    feed: writes these data to a descriptor, in another thread. Raises InvalidSpec for a Kubernetes
-    node.
-    """
-    program = node_program(action.name, arguments)
-    command = node_command(len(program), python=defaults.python)
-
-    def write(descriptor: int) -> None:
-        process.write_all(descriptor, program)
-        feed(descriptor)
-
-    started = time.time()
-    status: int | None = None
-    stdout, stderr = "", ""
-    is_cut = False
-    try:
-        result = process.run(
-            node_argv(node, command, defaults),
-            feed=write,
-            timeout_s=timeout_s,
-            check=False,
-            most_bytes=replies.most_bytes(action.name),
-        )
-        # As a shell counts signals, and so ClusterShell.
-        status = 128 - result.returncode if result.returncode < 0 else result.returncode
-        stdout, stderr = result.stdout, result.stderr
-    except TimedOut:
-        pass
-    except OutputTooLong:
-        is_cut = True
-    output = NodeOutput(
-        node=node.name,
-        status=status,
-        stdout=stdout.encode(),
-        stderr=stderr,
-        started=started,
-        ended=time.time(),
-        is_cut=is_cut,
+        if not isinstance(arguments, str):
+            if callable(arguments):
+                program = node_program(action.name, arguments(node))
+            command = node_command(len(program) if data else None, python=defaults.python)
+        programs[node.name] = program
+        commands[node.name] = node_argv(node, command, defaults)
+    clustershell.run(
+        commands,
+        stdin=stdin,
+        fanout=defaults.fanout,
+        timeout_s=timeout_s + (SRUN_EXTRA_S if defaults.via == "srun" else 0.0),
+        straggler_factor=straggler_factor,
+        most_bytes=replies.most_bytes(action.name),
+        on_output=lambda output: add(reply_of(by_name[output.node], output, stage, action)),
     )
-    return reply_of(node, output, stage, action)
+    return [replies_by_name[node.name] for node in nodes]
 
 
 def transport(node: Node, defaults: NodeDefaults) -> str:
@@ -188,7 +116,7 @@ def transport(node: Node, defaults: NodeDefaults) -> str:
 
 
 def node_argv(node: Node, command: str, defaults: NodeDefaults) -> list[str]:
-    """The local command that runs a shell command on one node, for callers that stream into it.
+    """The local command that runs a shell command on one node.
 
     Raises InvalidSpec for a Kubernetes node, which runs no commands of ours.
     """
@@ -207,7 +135,7 @@ def node_argv(node: Node, command: str, defaults: NodeDefaults) -> list[str]:
         return [*step, "--nodes=1", "--ntasks=1", f"--nodelist={node.name}", *shell]
     if name == "exec":
         simulated = command.replace("%h", node.name)
-        return ["env", f"{SIMULATED_NAME}={node.name}", "sh", "-c", simulated]
+        return ["env", f"{SIMULATED_NAME}={node.name}", "/bin/sh", "-c", f"exec {simulated}"]
     return shell
 
 
@@ -259,11 +187,20 @@ def reply_of(
     text = replies.marked_text(stdout)
     if text is not None:
         try:
-            return _reply_of_document(node, replies.decode(text, action.name), output, stage)
-        except ValueError as error:
+            document = replies.decode(text, action.name)
+            error = document.get("error")
+            return NodeReply(
+                node=node,
+                result=document.get("result"),
+                failure=NodeFailure(stage=stage, **error) if error is not None else None,
+                identity=tuple(document.get("identity", ())),
+                sent=output.started,
+                received=output.ended,
+            )
+        except ValueError as problem:
             # Else the connection may have broken within the reply.
             if output.status == 0:
-                return _failed(node, stage, "bad-answer", str(error), output)
+                return _failed(node, stage, "bad-answer", str(problem), output)
     reason, message = classify(output.status, stdout, output.stderr)
     if reason == "login-refused":
         message += _locked_keys_note()
@@ -281,22 +218,6 @@ def _locked_keys_note() -> str:
         return ""
     names = ", ".join(f"~/.ssh/{key.name}" for key in keys)
     return f"; {names}: has a passphrase, and no agent holds it (`ssh-add` asks for it)"
-
-
-def _reply_of_document(
-    node: Node, document: Mapping[str, Any], output: NodeOutput, stage: str
-) -> NodeReply[Any]:
-    failure = None
-    if "error" in document:
-        failure = NodeFailure(stage=stage, **document["error"])
-    return NodeReply(
-        node=node,
-        result=document.get("result"),
-        failure=failure,
-        identity=tuple(document.get("identity", ())),
-        sent=output.started,
-        received=output.ended,
-    )
 
 
 def _failed(

@@ -96,16 +96,15 @@ def run(
     check: bool = True,
     on_stdout_line: Callable[[str], None] | None = None,
     on_stderr_line: Callable[[str], None] | None = None,
-    feed: Callable[[int], None] | None = None,
+    stdin: bytes = b"",
     owner_writes_only: bool = False,
     most_bytes: int | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end and return what it printed.
 
     on_stdout_line, on_stderr_line: called, in
-    another thread, with each line of the child's standard output or error as it comes. feed: writes
-    to the descriptor of the child's standard input, in another thread; a BrokenPipeError there is no
-    error. owner_writes_only: nobody else may write to what the child makes, whatever the user's
+    another thread, with each line of the child's standard output or error as it comes. stdin: what the
+    child reads. owner_writes_only: nobody else may write to what the child makes, whatever the user's
     umask is. most_bytes: of each output; no more is read. Raises ToolMissing if it cannot be
     started, ToolFailed on a non-zero status (unless check is False), OutputTooLong, TimedOut after
     timeout_s. In any case, Ctrl-C included, the child and its children have ended afterwards.
@@ -121,14 +120,15 @@ def run(
     with ExitStack() as resources, ExitStack() as signals:
         for reader in readers:
             resources.enter_context(reader)
-        stdin = resources.enter_context(_open_feeder(feed))
+        child_input = _open_input(stdin)
+        resources.callback(os.close, child_input)
         signals.enter_context(hold_signals())
         try:
             child = subprocess.Popen(
                 argv,
                 env=clean_environment() if env is None else dict(env),
                 cwd=cwd,
-                stdin=stdin,
+                stdin=child_input,
                 stdout=out_reader.child_end if out_reader else subprocess.PIPE,
                 stderr=err_reader.child_end if err_reader else subprocess.PIPE,
                 text=True,
@@ -306,50 +306,17 @@ class _LinePipe:
         return "".join(self._lines)
 
 
-@contextmanager
-def _open_feeder(feed: Callable[[int], None] | None) -> Iterator[int]:
-    """The child's standard input, into which another thread writes.
-
-    The thread ends when the child does: its writes fail then.
-    """
-    if feed is None:
-        child_end = _empty_input()
-        try:
-            yield child_end
-        finally:
-            os.close(child_end)
-        return
-    child_end, our_end = os.pipe2(os.O_CLOEXEC)
-
-    def write() -> None:
-        try:
-            feed(our_end)
-        except BrokenPipeError:
-            pass  # the child reads no more; its own status and messages say why
-        finally:
-            os.close(our_end)
-
-    thread = threading.Thread(target=write, daemon=True)
-    thread.start()
-    try:
-        yield child_end
-    finally:
-        os.close(child_end)
-        thread.join(timeout=GRACE_S)
-
-
-def _empty_input() -> int:
-    """/dev/null, or a pipe that is at its end where that is broken: `doctor` must run there."""
+def _open_input(data: bytes) -> int:
+    """Where a child reads this: a file in memory. For nothing it is /dev/null, or a pipe that is at its
+    end where that is broken: `doctor` must run there."""
+    if data:
+        file = os.memfd_create("stdin")
+        os.write(file, data)
+        os.lseek(file, 0, os.SEEK_SET)
+        return file
     try:
         return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         child_end, our_end = os.pipe2(os.O_CLOEXEC)
         os.close(our_end)
         return child_end
-
-
-def write_all(descriptor: int, data: bytes) -> None:
-    """Write all bytes to a pipe."""
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]

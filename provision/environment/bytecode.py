@@ -25,7 +25,7 @@ from provision.adapters.installed_files import (
 from provision.adapters.listed_files import listed_files
 from provision.core.errors import ToolFailed
 from provision.core.host import usable_cpus
-from provision.core.process import run, write_all
+from provision.core.process import run
 from provision.core.system_errors import tool_without_space
 from provision.core.types import Meter, Progress
 from provision.environment import runtime_package
@@ -129,7 +129,7 @@ def _run_compiler(tree: Path, batches: Sequence[Sequence[str]], mode: Mode, base
     variables = {"PATH": os.defpath, "PYTHONHASHSEED": "0"}
     text = os.fsencode("\n\n".join("\n".join(batch) for batch in batches))
     try:
-        run(command, env=variables, feed=lambda stdin: write_all(stdin, text))
+        run(command, env=variables, stdin=text)
     except ToolFailed as error:
         if no_space := tool_without_space(error.tail, tree.parent):
             raise no_space from error

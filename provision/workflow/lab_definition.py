@@ -29,11 +29,6 @@ INVENTORY = "nodes.yml"
 # Keys that name files of the repository.
 KNOWN_HOSTS, ALLOWED_SIGNERS = "known_hosts", "allowed_signers"
 ADVICE = "docs/onboarding.md describes lab.yml, with an example."
-# Time limit of the first job. On a quiet node it takes a minute; a cold file system needs more.
-JOB_MINUTES = 5
-QUEUE_MINUTES = 10
-# A clone of a lab's repository, settings, kernels and jobs' logs are small; environments are not.
-HOME_FREE_GIB = 1.0
 
 Engine = Literal["slurm", "ssh", "kubernetes"]
 FailOn = Literal["fail", "warn"]
@@ -67,19 +62,8 @@ class Policy:
 
     groups: tuple[str, ...] = ()
     umask: int | None = None
-    home_free_gib: float = HOME_FREE_GIB
     test_here: bool = True
-    job_minutes: float = JOB_MINUTES
-    queue_minutes: float = QUEUE_MINUTES
     fail_on: FailOn = "fail"
-
-    @property
-    def job_s(self) -> float:
-        return self.job_minutes * 60.0
-
-    @property
-    def queue_s(self) -> float:
-        return self.queue_minutes * 60.0
 
 
 @frozen

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import re
 import resource
-import time
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,6 @@ from typing import TYPE_CHECKING
 
 from ..facts import libraries, limits, nccl
 from ..facts.digests import prefix_digests, read_marker
-from ..fs import mounts
 from . import fabric_libraries
 from .commands import read_text
 from .facts import read_within, system
@@ -28,7 +26,6 @@ from .results import SETTING
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from .fabric_libraries import LibraryFile
     from .results import Distributions, DriftFacts, Texts
 
     FactReader = Callable[[Path], object]
@@ -45,9 +42,7 @@ LIMITS = {
 }
 # All libraries of the host are looked for at once.
 HOST_LIBRARIES = "host libraries"
-LIBRARY_FACTS = {
-    kind.name: "host_nccl" if kind.name == "nccl" else kind.name for kind in fabric_libraries.KINDS
-}
+LIBRARY_FACTS = [kind.name for kind in fabric_libraries.KINDS]
 FACT_DEADLINE_S = 20.0
 
 
@@ -64,7 +59,6 @@ def node_facts(
     path: the store; name: of the environment. prefix: the environment's folder if it is not in a
     store. digests: whether to read the environment's files at all; deep: their bytes too.
     """
-    started = time.time()
     top, folder = Path(root), _environment_folder(path, name, prefix)
     is_installed = (folder / "bin").is_dir()
     readers = {fact: partial(_or_none, read, top) for fact, read in HOST_FACTS.items()}
@@ -74,7 +68,7 @@ def node_facts(
     values, unread = read_within(readers, FACT_DEADLINE_S)
     values.update(values.pop(HOST_LIBRARIES, {}))
     if HOST_LIBRARIES in unread:
-        unread.update(dict.fromkeys(LIBRARY_FACTS.values(), unread.pop(HOST_LIBRARIES)))
+        unread.update(dict.fromkeys(LIBRARY_FACTS, unread.pop(HOST_LIBRARIES)))
     values.update(system(top))
     values.update(limit_facts())
     for setting, text in nccl_settings(top, os.environ).items():
@@ -86,12 +80,7 @@ def node_facts(
             values["files"] = prefix_digests(str(folder), deep)["root"]
         except Exception as error:  # a damaged record must not cost the other facts
             unread["files"] = f"{type(error).__name__}: {error}"
-    return {
-        "facts": values,
-        "unread": unread,
-        "started": started,
-        "ended": time.time(),
-    }
+    return {"facts": values, "unread": unread}
 
 
 def _or_none(read: FactReader, folder: Path) -> object:
@@ -126,15 +115,6 @@ def _key(folder: Path) -> str:
 def _lock_sha256(folder: Path) -> str | None:
     lock_sha256 = read_marker(str(folder)).get("lock_sha256")
     return lock_sha256 if isinstance(lock_sha256, str) else None
-
-
-def _mount_type(folder: Path) -> str | None:
-    """`squashfs`, `fuse.squashfuse`; `folder on ext4` if the environment is no mount of its own."""
-    mount = mounts.locate(folder).mount
-    if mount is None:
-        return None
-    is_mount_point = mount.point == os.path.realpath(folder)
-    return mount.type if is_mount_point else f"folder on {mount.type}"
 
 
 def _nccl_version(folder: Path) -> str | None:
@@ -186,14 +166,14 @@ def host_library_facts(root: Path) -> dict[str, str | None]:
     """By kind, what the host offers to NCCL."""
     files = fabric_libraries.host_libraries(root, os.environ)
     facts = {}
-    for kind, fact in LIBRARY_FACTS.items():
-        texts = [f"{_describe_version(file)} {file.path}" for file in files if file.kind == kind]
-        facts[fact] = "; ".join(texts) or None
+    for kind in LIBRARY_FACTS:
+        texts = [
+            f"{file.version} (build {file.build}) {file.path}".strip()
+            for file in files
+            if file.kind == kind
+        ]
+        facts[kind] = "; ".join(texts) or None
     return facts
-
-
-def _describe_version(file: LibraryFile) -> str:
-    return f"{file.version or 'unknown version'} (build {file.build})"
 
 
 def _cpus(root: Path) -> str:
@@ -276,6 +256,5 @@ HOST_FACTS: Mapping[str, FactReader] = {
 ENVIRONMENT_FACTS: Mapping[str, FactReader] = {
     "environment": _key,
     "lock": _lock_sha256,
-    "mounted_as": _mount_type,
     "nccl": _nccl_version,
 }

@@ -47,9 +47,6 @@ DEFAULT_FOLDERS = (
 )
 # ldconfig(8); every distribution includes the folder.
 LINKER_CONFIGURATION = ("etc/ld.so.conf", "etc/ld.so.conf.d/*.conf")
-VERSION = rb"(\d+\.\d+(?:\.\d+)*(?:[-+.\w]*\w)?)"
-# A version alone between two zero bytes: 1.17.0, and AWS's 1.18.2amzn3.0, but not 127.0.0.1.
-BARE_VERSION = rb"\0(\d+\.\d+\.\d+(?:[a-z]\w*(?:\.\d+)*)?)(?=\0)"
 BUILD_DIGITS = 8
 ELF = b"\x7fELF"
 
@@ -58,51 +55,36 @@ ELF = b"\x7fELF"
 class LibraryKind:
     """A library, or the plug-ins of one origin.
 
-    files: the pattern of its file names. mark: the pattern that tells its files from others of such
-    names. version: the pattern of its version. Both are searched in its bytes.
-    file_version: the pattern of its version in its file name.
+    files: the pattern of its file names. mark: what its bytes hold, with its version if they state it.
     """
 
     name: str
     files: str
     mark: bytes = b""
-    version: bytes | None = None
-    file_version: str | None = None
 
 
 PLUGIN_FILES = r"libnccl[-_][-\w]+\.so"  # of every kind: net, tuner, profiler, ...
 KINDS = (
-    # NCCL prints "NCCL version 2.20.5+cuda12.4".
-    LibraryKind("nccl", r"libnccl\.so", version=rb"NCCL version " + VERSION),
     # It logs "Initializing aws-ofi-nccl 1.13.2-aws", or git-6e504db where it was built from git.
-    LibraryKind(
-        "aws_ofi_nccl",
-        PLUGIN_FILES,
-        mark=b"aws-ofi-nccl",
-        version=rb"aws-ofi-nccl (git-\w+|" + VERSION[1:],
-    ),
+    LibraryKind("aws_ofi_nccl", PLUGIN_FILES, rb"aws-ofi-nccl (git-\w+|\d+\.\d[\w.+-]*)"),
     # Its constants hold its name, but not its version.
-    LibraryKind(
-        "nccl_rdma_sharp",
-        PLUGIN_FILES,
-        mark=b"NCCL RDMA Plugin",
-    ),
+    LibraryKind("nccl_rdma_sharp", PLUGIN_FILES, b"NCCL RDMA Plugin"),
+    # The names of these files end with their versions.
+    LibraryKind("host_nccl", r"libnccl\.so"),
     LibraryKind("sharp", r"libsharp_coll\.so"),
-    # fi_tostr(FI_TYPE_VERSION) prints it.
-    LibraryKind("libfabric", r"libfabric\.so", version=BARE_VERSION),
-    # libibverbs.so.1.14.44.0 is of rdma-core 44.0.
-    LibraryKind("rdma_core", r"libibverbs\.so", file_version=r"\.so\.\d+\.\d+\.(\d+\.\d+)$"),
+    LibraryKind("libfabric", r"libfabric\.so"),
+    LibraryKind("rdma_core", r"libibverbs\.so"),
     LibraryKind("other_plugins", PLUGIN_FILES),
 )
 
 
 @frozen
 class LibraryFile:
-    """version: None if nothing states it. build: tells two files of one version apart."""
+    """version: empty if its bytes do not state it. build: tells two files of one version apart."""
 
     kind: str
     path: str
-    version: str | None
+    version: str
     build: str
 
 
@@ -153,19 +135,9 @@ def _library(path: Path, kinds: list[LibraryKind], printed: str) -> LibraryFile 
         if content[: len(ELF)] != ELF:
             return None
         for kind in kinds:
-            if re.search(kind.mark, content):
+            match = re.search(kind.mark, content)
+            if match is not None:
+                version = match[1].decode("ascii") if match.lastindex else ""
                 build = hashlib.sha256(content).hexdigest()[:BUILD_DIGITS]
-                return LibraryFile(kind.name, printed, _version(kind, path, content), build)
-    return None
-
-
-def _version(kind: LibraryKind, path: Path, content: mmap.mmap) -> str | None:
-    """By the file's bytes, or its name; two builds without a version differ by their build."""
-    if kind.version is not None:
-        versions = set(re.findall(kind.version, content))
-        if len(versions) == 1:
-            return bytes(versions.pop()).decode("ascii")
-    if kind.file_version is not None:
-        match = re.search(kind.file_version, path.name)
-        return match[1] if match else None
+                return LibraryFile(kind.name, printed, version, build)
     return None

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from ..facts import libraries, limits
+from ..facts import libraries
 from ..fs import mounts
 from .commands import read_text, which
 from .errors import NodeError, describe
@@ -59,7 +59,6 @@ def collect(
         "store": partial(store, path, rules),
         "gpus": gpus,
         "methods": install_methods,
-        "limits": limits.collect,
     }
     if name:
         readers["environment"] = partial(environment, path, name)

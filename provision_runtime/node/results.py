@@ -74,15 +74,6 @@ class Gpus(TypedDict):
     problem: str | None
 
 
-class InfiniBand(TypedDict):
-    adapters: list[object]
-
-
-class Limits(TypedDict):
-    memlock: int | None
-    infiniband: InfiniBand
-
-
 class NodeEnvironment(TypedDict):
     """key: of the active environment. problem: why this user cannot start it."""
 
@@ -99,7 +90,6 @@ class FitnessFacts(TypedDict, total=False):
     store: StoreFacts
     gpus: Gpus
     methods: list[str]
-    limits: Limits
     environment: NodeEnvironment
     unread: dict[str, str]
     time: float
@@ -182,12 +172,8 @@ class Activation(TypedDict):
 
 
 class DriftFacts(TypedDict):
-    """started, ended: Unix times of this node."""
-
     facts: dict[str, str | float | None]
     unread: dict[str, str]
-    started: float
-    ended: float
 
 
 class Distributions(TypedDict):

@@ -65,11 +65,10 @@ def test_an_environment_that_nodes_lack_or_have_not_mounted(user: Home) -> None:
     assert result.returncode == 1, result.stderr
     lines = result.stdout.splitlines()
     assert lines[0] == f"n1  not-here: there is no {store}/n1/lab"
-    assert "brings it there" in lines[1]
-    assert lines[2].startswith(
+    assert lines[1].startswith(
         f"n2  not-installed: {store}/n2/envs/lab-0123456789ab is not mounted"
     )
-    assert "without sending anything" in lines[3]
+    assert "brings it there" in lines[2] and "without sending anything" in lines[3]
     assert lines[4] == "2 nodes: 0 without findings, 2 not examined"
 
 

@@ -49,7 +49,7 @@ mirrors:
   - {wheels}={place}/files
 environments:
   {name}:
-policy: {{test_here: false, home_free_gib: 0}}
+policy: {{test_here: false}}
 """
 
 
@@ -209,7 +209,7 @@ def test_from_an_empty_home_to_a_second_run_that_changes_nothing(
     before = member.listing()
     status, report = member.join(address_to_install, "--dry-run")
     assert status == 1
-    assert report["open"] == ["lab", "folders", "environments", "kernels", "first-job"]
+    assert report["open"] == ["lab", "folders", "environments", "kernels"]
     assert member.listing() == before
 
     status, report = member.join(address_to_install)
@@ -378,7 +378,7 @@ def test_a_full_scratch(member: Member, address_to_install: str) -> None:
     with tmpfs(member.scratch, "size=3m"):
         status, report = member.join(address_to_install)
         assert status == 1
-        assert report["open"] == ["environments", "kernels", "first-job"]
+        assert report["open"] == ["environments", "kernels"]
         [note] = notes(report, "environments")
         assert note.startswith(f"open: {NAME}: ") and "Free now: " in note
         assert not list(member.scratch.glob("*/data/projects/*/prefixes/*"))
@@ -491,16 +491,3 @@ def test_what_was_shipped_is_used_and_never_removed(member: Member, lab: Path, s
     removed = member.run("env", "remove", NAME, "--yes")
     assert removed.returncode == 0, removed.stderr
     assert (shipped / "bin" / "python").exists()
-
-
-@pytest.mark.exhaustive
-def test_a_cluster_of_kubernetes_leaves_nothing_open(member: Member, lab: Path) -> None:
-    """No first job runs there, which is said each time, and waits for nobody."""
-    with (lab / "lab.yml").open("a") as file:
-        file.write("clusters: {pods: {engine: kubernetes, nodes: kube}}\n")
-    for arguments in ((str(lab),), ("--dry-run",), ()):
-        status, report = member.join(*arguments)
-        assert (status, report["open"]) == (0, []), report
-        [note] = notes(report, "first-job")
-        assert note.startswith("warning: pods: join starts no job on Kubernetes")
-        assert f"provision launch {NAME} --on kube --image HOST/NAME:TAG" in note

@@ -286,7 +286,10 @@ def test_a_port_of_ansibles_inventory_reaches_the_host(lab: Lab) -> None:
     inventory.write_text(
         json.dumps({"_meta": {"hostvars": variables}, "gpu": {"hosts": list(TWO_HOSTS)}})
     )
-    words = ("--on", "gpu", "--inventory", str(inventory))
+    nodes = lab.home.root / "ansible.yml"
+    group = "{from: ansible, inventory: inventory.json, group: gpu}"
+    nodes.write_text(f"schema: 1\ngroups: {{gpu: {group}}}\n")
+    words = ("--on", "gpu", "--inventory", str(nodes))
     try:
         lab.hosts.start_sshd(host)
         assert lab.run("nodes", "check", "--on", "h1").returncode == 1

@@ -43,7 +43,7 @@ class Kubectl:
                 command,
                 timeout_s=COMMAND_TIMEOUT_S + 5,
                 most_bytes=MOST_BYTES,
-                feed=lambda descriptor: process.write_all(descriptor, stdin.encode()),
+                stdin=stdin.encode(),
             ).stdout
         except ToolMissing as error:
             raise ToolMissing(

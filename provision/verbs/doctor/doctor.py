@@ -12,7 +12,7 @@ from typing import cast
 from provision.cluster import actions
 from provision.cluster.failures import NodeFailure
 from provision.cluster.inventory import NodeSelection
-from provision.cluster.remote import merge_same_nodes, run_action
+from provision.cluster.remote import run_action, split_replies
 from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec
 from provision.resolver import spec as specs
@@ -88,11 +88,6 @@ def examine_nodes(
             defaults=selection.defaults,
             on_reply=lambda _: meter.advance(1),
         )
-    diagnoses = {}
-    failures = {}
-    for reply in merge_same_nodes(replies):
-        if reply.failure is not None:
-            failures[reply.node.name] = reply.failure
-        elif reply.result is not None:
-            diagnoses[reply.node.name] = cast(Diagnosis, reply.result)
+    results, failures = split_replies(replies)
+    diagnoses = {name: cast(Diagnosis, result) for name, result in results.items()}
     return NodesDiagnosis(diagnoses=diagnoses, failures=failures)

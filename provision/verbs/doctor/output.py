@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 def nodes_lines(result: NodesDiagnosis) -> list[str]:
     """Each finding once, with all nodes that have it; then the nodes that could not be examined."""
     from provision.adapters.clustershell import fold
-    from provision.cluster.failures import REASONS
-    from provision.cluster.folding import fold_failures
+    from provision.cli.ship_output import failure_lines
 
     nodes_of: dict[tuple[str, str], list[str]] = {}
     examples: dict[tuple[str, str], ObservedFinding] = {}
@@ -31,9 +30,7 @@ def nodes_lines(result: NodesDiagnosis) -> list[str]:
         lines.append(fold(nodes_of[(finding["id"], finding["message"])]))
         lines += diagnosis.finding_lines(finding, terminal_width())
     clean = [node for node, document in result.diagnoses.items() if not document["findings"]]
-    for folded, failure in fold_failures(result.failures.items()):
-        lines.append(f"{folded}  {failure.reason}: {failure.message}")
-        lines.append(f"         {REASONS[failure.reason].advice}")
+    lines += failure_lines(result.failures, terminal_width())
     if clean:
         lines.append(f"{fold(clean)}  no findings")
     total = format_count(len(result.diagnoses) + len(result.failures), "node")

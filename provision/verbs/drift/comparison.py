@@ -7,9 +7,8 @@ whose fact could not be read is *unknown*, which is never the same.
 from __future__ import annotations
 
 import statistics
-from bisect import bisect
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from provision.adapters import clustershell
 from provision.cluster.folding import fold_equal
@@ -20,17 +19,13 @@ from provision_runtime.report.text import format_bytes
 Value = str | float | None
 
 DISTRIBUTION = "distribution:"
-CLOCK, FILES = "clock", "files"
+FILES = "files"
 # The fact that names the environment itself. A node without it deviates, even if most nodes lack it.
 INSTALLED = "environment"
 NOT_INSTALLED = "not installed"
-# Two clocks that agree by NTP differ by less. Logs and tokens of jobs are confused from about a second on.
-CLOCK_TOLERANCE_S = 1.0
 # Two nodes of one model differ by some megabytes that firmware and kernel reserve.
 MEMORY_TOLERANCE = 0.01
 DIGEST_DIGITS = 12
-# Clocks that are off by as much, in seconds and in one direction, are one deviation.
-CLOCK_BUCKETS = (10.0, 60.0, 3600.0, 86400.0)
 
 SETTINGS, DISTRIBUTIONS = "settings of NCCL", "distributions"
 # The facts of each group, by name: their titles, in the order in which they are shown.
@@ -39,7 +34,6 @@ TITLES: Mapping[str, Mapping[str, str]] = {
         INSTALLED: "environment",
         "lock": "lock",
         FILES: "all files",
-        "mounted_as": "mounted as",
     },
     "GPUs and NCCL": {
         "driver": "driver",
@@ -69,7 +63,6 @@ TITLES: Mapping[str, Mapping[str, str]] = {
         "memory": "memory",
         "governor": "CPU governor",
         "huge_pages": "huge pages",
-        CLOCK: "clock",
     },
     "limits of a login": {
         "open_files": "open files",
@@ -113,12 +106,10 @@ def compare(nodes: Mapping[str, DriftFacts]) -> tuple[list[DriftFact], dict[str,
         deviating = {
             node: value
             for node, value in values.items()
-            if not (has_majority and _agrees(name, value, reference))
+            if not (has_majority and _agrees(value, reference))
         }
         absent = ABSENT.get(name) or ABSENT_OF_GROUP.get(group, "none")
         texts = {node: format_value(name, value, absent) for node, value in deviating.items()}
-        if name == CLOCK:
-            texts = _clock_texts(deviating, reference)
         for node, text in texts.items():
             described[node].setdefault("differs", {})[name] = text
         compared.append(
@@ -159,11 +150,10 @@ def _majority(name: str, values: Mapping[str, Value]) -> tuple[bool, Value]:
     return False, None
 
 
-def _agrees(name: str, value: Value, reference: Value) -> bool:
+def _agrees(value: Value, reference: Value) -> bool:
     if not isinstance(value, int | float) or not isinstance(reference, int | float):
         return value == reference
-    tolerance = CLOCK_TOLERANCE_S if name == CLOCK else MEMORY_TOLERANCE * abs(reference)
-    return abs(value - reference) <= tolerance
+    return abs(value - reference) <= MEMORY_TOLERANCE * abs(reference)
 
 
 def format_value(name: str, value: Value, absent: str = "none") -> str:
@@ -171,49 +161,5 @@ def format_value(name: str, value: Value, absent: str = "none") -> str:
     if value is None:
         return absent
     if isinstance(value, int | float):
-        return f"{value:+.1f} s" if name == CLOCK else format_bytes(value)
+        return format_bytes(value)
     return value[:DIGEST_DIGITS] if name in ("lock", FILES) else value
-
-
-def _clock_texts(clocks: Mapping[str, Value], reference: Value) -> dict[str, str]:
-    """Of clocks that are off by nearly as much, the farthest stands for all: else each node's would be
-    a line of its own."""
-    buckets: dict[tuple[bool, int], dict[str, float]] = {}
-    for node, value in clocks.items():
-        assert isinstance(value, int | float) and isinstance(reference, int | float)
-        bucket = (value > reference, bisect(CLOCK_BUCKETS, abs(value - reference)))
-        buckets.setdefault(bucket, {})[node] = value
-    texts = {}
-    for (is_ahead, _), members in buckets.items():
-        farthest = max(members.values()) if is_ahead else min(members.values())
-        text = format_value(CLOCK, farthest)
-        texts.update(dict.fromkeys(members, text if len(members) == 1 else f"up to {text}"))
-    return texts
-
-
-def clock_offsets(intervals: Mapping[str, tuple[float, float]]) -> dict[str, float]:
-    """Each node's clock against ours in seconds, from the interval in which it must be.
-
-    An interval is as long as login and reply took, which is seconds on a busy machine. So the
-    clocks are taken to agree on the offset that fits most intervals (Marzullo's algorithm, as NTP
-    selects its servers), and a node that excludes it has the nearest offset that is possible.
-    """
-    if not intervals:
-        return {}
-    common = _most_common_point(list(intervals.values()))
-    return {node: min(max(common, low), high) for node, (low, high) in intervals.items()}
-
-
-def _most_common_point(intervals: Sequence[tuple[float, float]]) -> float:
-    """The point within most intervals: zero if that is such a point, else the nearest one to it."""
-    edges = [(low, -1) for low, _ in intervals] + [(high, 1) for _, high in intervals]
-    depth = deepest = 0
-    best = (0.0, 0.0)
-    ordered = sorted(edges)
-    for index, (point, kind) in enumerate(ordered):
-        depth -= kind
-        if kind < 0 and depth > deepest:
-            deepest = depth
-            # Up to the next edge no interval begins or ends.
-            best = (point, ordered[index + 1][0])
-    return min(max(0.0, best[0]), best[1])

@@ -9,7 +9,6 @@ environment. So a thousand equal nodes send one digest each.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
@@ -19,20 +18,17 @@ from provision.adapters.clustershell import fold
 from provision.cluster import actions
 from provision.cluster.actions import Action, ResultT
 from provision.cluster.failures import REASONS, NodeFailure
-from provision.cluster.folding import fold_failures
+from provision.cluster.folding import fold_equal
 from provision.cluster.inventory import Node, NodeSelection
-from provision.cluster.remote import NodeReply, merge_same_nodes, run_action
+from provision.cluster.remote import NodeReply, run_action, split_replies
 from provision.core.dataclass import frozen
 from provision.core.documents import DriftNode, DriftRecord
 from provision.verbs.drift.comparison import (
-    CLOCK,
-    CLOCK_TOLERANCE_S,
     DIGEST_DIGITS,
     DISTRIBUTION,
     FILES,
     INSTALLED,
     TITLES,
-    clock_offsets,
     compare,
 )
 from provision_runtime.node.results import DriftFacts
@@ -41,7 +37,7 @@ KIND, SCHEMA = "drift", 1
 # Reading 5 GB takes a node 10 s of a CPU, and minutes from a cold network file system.
 TIMEOUT_S, DEEP_TIMEOUT_S = 60.0, 1800.0
 # The facts that only a node with the environment has.
-OF_INSTALLED = ("lock", FILES, "mounted_as", "nccl")
+OF_INSTALLED = ("lock", FILES, "nccl")
 
 # Distribution -> what a node has of it, as text.
 Distributions = Mapping[str, str]
@@ -120,24 +116,16 @@ def _first_round(
         digests=not request.is_shared,
         root=request.root,
     )
-    nodes, failures, intervals = {}, {}, {}
-    for reply in merge_same_nodes(replies):
-        name, result = reply.node.name, reply.result
-        if reply.failure is not None:
-            failures[name] = reply.failure
-        elif result is not None:
-            nodes[name] = result
-            intervals[name] = (result["ended"] - reply.received, result["started"] - reply.sent)
-    for name, offset in clock_offsets(intervals).items():
-        facts = nodes[name]["facts"]
-        facts[CLOCK] = offset
+    nodes, failures = split_replies(replies)
+    for node in nodes.values():
+        facts = node["facts"]
         # What a node must send, or list as unread.
         left_out = [FILES] if request.is_shared else []
         if INSTALLED in facts and facts[INSTALLED] is None:
             left_out += OF_INSTALLED
         for fact in (fact for titles in TITLES.values() for fact in titles):
             if fact not in facts and fact not in left_out:
-                nodes[name]["unread"].setdefault(fact, "the node does not say it")
+                node["unread"].setdefault(fact, "the node does not say it")
     return nodes, failures
 
 
@@ -186,27 +174,24 @@ def compose(
             for digest, rows in details.items():
                 for node in groups[digest]:
                     nodes[node]["facts"][DISTRIBUTION + name] = rows.get(name)
-    clocks = []
-    for observed in nodes.values():
-        clocks.append(float(observed["facts"][CLOCK] or 0))
-        if details and not unexplained:
-            # The distributions tell the same in detail, and each has a majority of its own.
+    if details and not unexplained:
+        # The distributions tell the same in detail, and each has a majority of its own.
+        for observed in nodes.values():
             observed["facts"].pop(FILES, None)
-    clock_s = statistics.median(clocks) if clocks else 0.0
-    if abs(clock_s) > CLOCK_TOLERANCE_S:
-        direction = "behind" if clock_s > 0 else "ahead of"
-        notes.append(f"This machine's clock is {abs(clock_s):.1f} s {direction} the nodes'.")
     if unexplained:
         notes.append(
             f"{fold(unexplained)}: the files differ, but no node could list the distributions."
         )
     facts, described = compare(nodes)
-    silent = {}
+    examples: dict[tuple[str, str], NodeFailure] = {}
+    silent: dict[str, NodeFailure] = {}
     for name, failure in failures.items():
         if failure.reason == "same-node":
             notes.append(f"{failure.message}; it was compared once.")
         else:
-            silent[name] = failure
+            # The message of the first node stands for all of its kind: ssh names the host in most.
+            kind = (failure.stage, failure.reason)
+            silent[name] = examples.setdefault(kind, failure)
             described[name] = {"name": name, "verdict": "unknown", "failure": failure.reason}
     ordered: list[DriftNode] = [
         described[node.name] for node in request.selection.nodes if node.name in described
@@ -229,7 +214,7 @@ def compose(
         "facts": facts,
         "failures": [
             {"nodes": folded, **asdict(failure), **asdict(REASONS[failure.reason])}
-            for folded, failure in fold_failures(silent.items())
+            for folded, failure in fold_equal(silent)
         ],
         "notes": notes,
         "nodes": ordered,

@@ -14,11 +14,11 @@ from provision.cluster.failures import REASONS, classify
 from provision.core import settings
 from provision.core.atomic import atomic_write
 from provision.core.host import current_umask
-from provision.verbs.join.account import AccountFacts, judge_account
 from provision.verbs.join.join_run import JoinRun
-from provision.verbs.join.steps import Note, StepStatus, pending, settled, unsettled
+from provision.verbs.join.steps import Note, StepStatus, pending, settled, unsettled, warning
 from provision.workflow.lab_definition import Cluster
 from provision_runtime.report.findings import TMPDIR_LENGTH
+from provision_runtime.report.text import format_bytes
 
 # How long a login host may take. A second run over hosts that are up takes a fraction of a second; one that is
 # down costs this.
@@ -33,8 +33,31 @@ DOCTOR_FINDINGS = (*ACCOUNT_FINDINGS, *SSH_FINDINGS, *SHELL_FINDINGS)
 
 
 def account(run: JoinRun) -> Iterator[Note]:
-    yield from judge_account(_account_facts(), run.lab.policy, run.lab.contact)
+    """The lab's rules, and what doctor says of the home."""
+    policy, home, umask = run.lab.policy, Path.home(), current_umask()
+    room = os.statvfs(home)
+    free = format_bytes(room.f_bavail * room.f_frsize)
+    shell = Path(os.environ.get("SHELL", "sh")).name
+    yield settled(f"{getpass.getuser()}, home {home} ({free} free), shell {shell}")
+    missing = [group for group in policy.groups if not _is_member(group)]
+    if missing:
+        yield unsettled(
+            f"you are not a member of the group {', '.join(missing)}",
+            advice=f"Ask {run.lab.contact}. If you were added today, log in again.",
+        )
+    if policy.umask is not None and umask != policy.umask:
+        yield warning(
+            f"your umask is {umask:03o}; the lab's is {policy.umask:03o}",
+            advice=f"Add to your shell's start file: umask {policy.umask:03o}",
+        )
     yield from _doctor_notes(run, ACCOUNT_FINDINGS)
+
+
+def _is_member(group: str) -> bool:
+    try:
+        return grp.getgrnam(group).gr_gid in (os.getegid(), *os.getgroups())
+    except KeyError:
+        return False
 
 
 def _doctor_notes(run: JoinRun, ids: Sequence[str]) -> Iterator[Note]:
@@ -49,26 +72,6 @@ def _doctor_notes(run: JoinRun, ids: Sequence[str]) -> Iterator[Note]:
         yield Note(status=status, message=finding["message"], advice=advice)
 
 
-def _account_facts() -> AccountFacts:
-    home = Path.home()
-    room = os.statvfs(home)
-    groups = []
-    for number in os.getgroups():
-        try:
-            groups.append(grp.getgrgid(number).gr_name)
-        except KeyError:
-            groups.append(str(number))
-    return AccountFacts(
-        user=getpass.getuser(),
-        shell=os.environ.get("SHELL", "sh"),
-        home=home,
-        free_bytes=room.f_bavail * room.f_frsize,
-        free_inodes=room.f_favail if room.f_files else None,
-        umask=current_umask(),
-        groups=tuple(groups),
-    )
-
-
 # ssh
 
 
@@ -76,13 +79,17 @@ def ssh(run: JoinRun) -> Iterator[Note]:
     folder = Path.home() / ".ssh"
     keys = openssh.private_keys(folder)
     yield from _doctor_notes(run, SSH_FINDINGS)
-    yield settled(f"{_keys_text(keys)}; {_agent_text()}")
+    names = ", ".join(key.name for key in keys)
+    yield settled(f"key {names}" if keys else "no key in ~/.ssh")
     hosts = _login_hosts(run.lab.clusters)
     if not hosts:
         yield settled("the lab has no login hosts to reach")
         return
     # Log in to every host, without a password and without a question.
-    outputs = clustershell.run(hosts, f"echo {MARK}", connect_s=CONNECT_S, timeout_s=PROBE_S)
+    commands = {
+        host: clustershell.ssh_command(host, f"echo {MARK}", connect_s=CONNECT_S) for host in hosts
+    }
+    outputs = clustershell.run(commands, timeout_s=PROBE_S)
     reached = [output.node for output in outputs if MARK in output.stdout.decode(errors="replace")]
     if reached:
         yield settled(f"{clustershell.fold(reached)}: ssh lets you in")
@@ -97,24 +104,13 @@ def ssh(run: JoinRun) -> Iterator[Note]:
         )
 
 
-def _keys_text(keys: Sequence[Path]) -> str:
-    return f"key {', '.join(key.name for key in keys)}" if keys else "no key in ~/.ssh"
-
-
-def _agent_text() -> str:
-    texts = {"keys": "an agent with keys", "empty": "an agent without keys", "none": "no agent"}
-    return texts[openssh.agent_state()]
-
-
-def is_login_host(cluster: Cluster) -> bool:
-    """Whether this machine is one of a cluster's login hosts, by its name."""
-    host_name = socket.gethostname().partition(".")[0]
-    return any(name.rpartition("@")[2].partition(".")[0] == host_name for name in cluster.login)
-
-
 def _login_hosts(clusters: Sequence[Cluster]) -> list[str]:
-    """The hosts to reach: none of a cluster where this machine is one of them."""
-    hosts = [host for cluster in clusters if not is_login_host(cluster) for host in cluster.login]
+    """The hosts to reach: none of a cluster where this machine is one of them, by its name."""
+    here = socket.gethostname().partition(".")[0]
+    hosts: list[str] = []
+    for cluster in clusters:
+        names = [host.rpartition("@")[2].partition(".")[0] for host in cluster.login]
+        hosts += cluster.login if here not in names else ()
     return list(dict.fromkeys(hosts))
 
 
@@ -179,15 +175,12 @@ def _folder(run: JoinRun, key: str, folder: Path, origin: str) -> Iterator[Note]
             )
             return
         run.changed = True
-    flags = os.statvfs(folder).f_flag
-    # Why no file can be made in a folder; empty if one can.
-    if flags & os.ST_RDONLY:
-        problem = "it is mounted read-only"
-    else:
-        problem = "" if os.access(folder, os.W_OK | os.X_OK) else "you may not write there"
-    if not problem and key == "data" and flags & os.ST_NOEXEC:
+    problem = ""
+    if not os.access(folder, os.W_OK | os.X_OK):  # a read-only mount, too
+        problem = "you may not write there"
+    elif key == "data" and os.statvfs(folder).f_flag & os.ST_NOEXEC:
         problem = "programs cannot be started from there (noexec)"
-    if not problem and key == "tmp" and len(os.fsencode(folder)) > TMPDIR_LENGTH:
+    elif key == "tmp" and len(os.fsencode(folder)) > TMPDIR_LENGTH:
         problem = (
             f"the path is too long: DataLoader workers make sockets there, which need a path of at "
             f"most {TMPDIR_LENGTH} characters"

@@ -23,11 +23,12 @@ from provision.core.types import Progress
 from provision.verbs.join import account_steps as join_account
 from provision.verbs.join import environment_steps as join_environments
 from provision.verbs.join import record as records
-from provision.verbs.join.account import SIZES_ADVICE
 from provision.verbs.join.join_run import JoinRun, guarded
 from provision.verbs.join.record import JoinRecord
 from provision.verbs.join.steps import STEPS, Note, StepName, StepResult, pending, settled, warning
 from provision.workflow.lab_definition import Lab, read_lab
+
+SIZES_ADVICE = "`du -xh -d1 ~ | sort -h | tail` shows what is large"
 
 Step = Callable[[JoinRun], Iterator[Note]]
 WORK: Mapping[StepName, Step] = {
@@ -64,10 +65,6 @@ class JoinReport:
     def open_steps(self) -> tuple[StepName, ...]:
         return tuple(result.step for result in self.steps if result.is_open)
 
-    @property
-    def changed(self) -> bool:
-        return any(result.changed for result in self.steps)
-
 
 def join(
     address: str | None, progress: Progress, *, act: bool = True, wait: bool = True
@@ -92,20 +89,12 @@ def join(
         if act:
             progress.info(_title("lab"))
         lab, notes, changed = _read_repository(source, folder, progress, stack, act=act)
-        earlier = records.read_record(folder)
-        run = JoinRun(
-            lab=lab,
-            folder=folder,
-            progress=progress,
-            act=act,
-            wait=wait,
-            tests=dict(earlier.tests) if earlier else {},
-        )
+        if act:
+            _record(folder, JoinRecord(source=source, lab=lab.name), progress)
+        run = JoinRun(lab=lab, progress=progress, act=act, wait=wait)
         results = [StepResult(step="lab", notes=tuple(notes), changed=changed)]
         for name, work in WORK.items():
             results.append(_run_step(run, name, work))
-            if act:
-                _record(folder, source, run)
         results.append(StepResult(step="summary", notes=()))
         return JoinReport(
             lab=lab.name,
@@ -130,13 +119,11 @@ def _run_step(run: JoinRun, name: StepName, work: Step) -> StepResult:
     return StepResult(step=name, notes=tuple(notes), changed=run.changed)
 
 
-def _record(folder: Path, source: str, run: JoinRun) -> None:
-    """After each step, so that a run that is killed has recorded its tests."""
-    record = JoinRecord(source=source, lab=run.lab.name, tests=run.tests)
+def _record(folder: Path, record: JoinRecord, progress: Progress) -> None:
     try:
         records.write_record(folder, record)
     except OSError as error:
-        run.progress.warn(f"what was done is not recorded in {folder}: {error.strerror}")
+        progress.warn(f"what was done is not recorded in {folder}: {error.strerror}")
 
 
 # The lab's repository
@@ -245,7 +232,7 @@ def _possessions(run: JoinRun) -> Iterator[Possession]:
 
 
 def _commands(run: JoinRun) -> Iterator[tuple[str, str]]:
-    """The first three commands of a member, each with what it does."""
+    """The first commands of a member, each with what it does."""
     if not run.lab.environments:
         return
     first = run.lab.environments[0]
@@ -255,6 +242,13 @@ def _commands(run: JoinRun) -> Iterator[tuple[str, str]]:
         command = f"provision launch {first.name} --on {cluster.nodes}"
         if cluster.engine == "kubernetes":
             command += f" --image {first.image or 'HOST/NAME:TAG'}"
+        else:
+            test = f"provision smoke {first.name} --on {cluster.nodes} --nodes 1 --quick"
+            if cluster.account:
+                test = f"SBATCH_ACCOUNT={cluster.account} {test}"
+            yield "a test on one of the cluster's nodes", test
+        if cluster.account:
+            command += f" --account {cluster.account}"
         yield "a job on the cluster", f"{command} -- train.py"
     with suppress(ProvisionError, OSError):
         if join_environments.installed_prefix(run, first) is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -28,19 +28,13 @@ VARIABLES = {"data": "PROVISION_DATA", "cache": "PROVISION_CACHE", "tmp": "TMPDI
 
 @dataclass(kw_only=True)
 class JoinRun:
-    """One run for one lab.
-
-    folder: where the record of the lab is. act: whether steps may change anything. tests: the
-    record's, which the first job updates.
-    """
+    """One run for one lab. act: whether steps may change anything."""
 
     lab: Lab
-    folder: Path
     progress: Progress
     act: bool
     wait: bool = True
     changed: bool = False  # by the step that runs
-    tests: dict[str, Mapping[str, str]] = field(default_factory=dict)
     _context: Context | None = None
     _findings: list[ObservedFinding] | None = None
     _plans: dict[str, Plan] = field(default_factory=dict)

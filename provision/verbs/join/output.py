@@ -26,7 +26,11 @@ def join_lines(report: JoinReport) -> list[str]:
     for number, result in enumerate(report.steps, start=1):
         if result.notes:
             lines += _step_lines(number, result, width)
-    lines += ["", *_verdict_lines(report, width), "", "what you have"]
+    verdict = "you are ready."
+    if report.open_steps:
+        verdict = f"still open: {', '.join(report.open_steps)}. `provision join` continues there"
+        verdict += ", once you have done what it asks." if report.acted else "."
+    lines += ["", *_wrapped(f"{report.lab}: {verdict}", "", width), "", "what you have"]
     for possession in report.possessions:
         lines.append(f"  {possession.kind:{KIND_WIDTH}} {possession.text}")
     if report.commands:
@@ -76,15 +80,3 @@ def _wrapped(text: str, indent: str, width: int) -> list[str]:
         break_long_words=False,
         break_on_hyphens=False,
     )
-
-
-def _verdict_lines(report: JoinReport, width: int) -> list[str]:
-    if not report.open_steps:
-        return [f"{report.lab}: you are ready."]
-    names = ", ".join(report.open_steps)
-    text = f"{report.lab}: still open: {names}."
-    if report.acted:
-        text += " Do what it asks, then run `provision join` again: it continues from there."
-    else:
-        text += " `provision join` continues there."
-    return _wrapped(text, "", width)

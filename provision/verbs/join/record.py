@@ -1,5 +1,5 @@
-"""What `provision join` remembers of a lab: where it came from, and the reports of the first job.
-Everything else each run looks at again.
+"""What `provision join` remembers of a lab: where it came from. Everything else each run looks at
+again.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, field
+from dataclasses import asdict
 from pathlib import Path
 
 from provision.core import settings
@@ -24,12 +24,10 @@ REPOSITORY = "repository"
 
 @frozen
 class JoinRecord:
-    """source: the address or folder as it was given. tests: by `ENVIRONMENT on CLUSTER`, the lock
-    that was tested and the path of the report."""
+    """source: the address or folder as it was given."""
 
     source: str
     lab: str = ""
-    tests: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 def labs_folder(environ: Mapping[str, str] = os.environ) -> Path:
@@ -53,7 +51,7 @@ def read_record(folder: Path) -> JoinRecord | None:
         document = parse_document((folder / FILE).read_bytes(), "join-record")
     except (OSError, InvalidDocument):
         return None
-    return JoinRecord(source=document["source"], lab=document["lab"], tests=document["tests"])
+    return JoinRecord(source=document["source"], lab=document["lab"])
 
 
 def records(labs: Path) -> list[JoinRecord]:

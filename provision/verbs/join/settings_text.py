@@ -13,17 +13,15 @@ _HEADER = """\
 
 
 def joined_settings(lab: Lab) -> str:
-    """The text of joined.yml. JSON's strings are YAML's."""
-    lines = [_HEADER.format(name=lab.name)]
-    folders = {**lab.folders, "envs": lab.envs}
-    for key, path in sorted(folders.items()):
-        lines.append(f"{key}: {json.dumps(str(path))}\n")
-    for key, texts in (("mirrors", lab.mirrors), ("smoke", lab.smoke)):
-        if texts:
-            lines.append(f"{key}:\n")
-            lines += [f"- {json.dumps(text)}\n" for text in texts]
-    if lab.sync is not None:
-        lines.append(f"sync: {json.dumps(lab.sync)}\n")
-    if lab.facts:
-        lines.append(f"facts: {json.dumps(lab.facts)}\n")
-    return "".join(lines)
+    """The text of joined.yml. What JSON writes is YAML."""
+    values: dict[str, object] = {
+        **{key: str(path) for key, path in sorted(lab.folders.items())},
+        "envs": str(lab.envs),
+        "mirrors": lab.mirrors,
+        "smoke": lab.smoke,
+        "sync": lab.sync,
+        "facts": lab.facts,
+    }
+    stated = {key: value for key, value in values.items() if value or value is False}
+    lines = [f"{key}: {json.dumps(value)}\n" for key, value in stated.items()]
+    return _HEADER.format(name=lab.name) + "".join(lines)

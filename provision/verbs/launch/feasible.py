@@ -14,21 +14,6 @@ from provision.core.errors import InvalidSpec
 
 def check_feasible(job: launch.JobSpec, partition: Partition, nodes: Sequence[SlurmNode]) -> None:
     """InvalidSpec if nothing but a change of the cluster would let the job run. nodes: of --on."""
-    problems = _partition_problems(job, partition)
-    obstacles = {node.name: _obstacle(job, node) for node in nodes}
-    unfit = {name: obstacle for name, obstacle in obstacles.items() if obstacle}
-    able = len(nodes) - len(unfit)
-    if job.nodes > able:
-        reasons = "; ".join(f"{names}: {reason}" for names, reason in fold_equal(unfit))
-        problems.append(f"of the {len(nodes)} nodes of --on, {able} can run it ({reasons})")
-    if problems:
-        raise InvalidSpec(
-            f"This job would wait forever: {'; '.join(problems)}.",
-            advice="Ask for less or for other nodes. --force submits it anyway.",
-        )
-
-
-def _partition_problems(job: launch.JobSpec, partition: Partition) -> list[str]:
     problems = []
     name = f"the partition {job.slurm.partition}"
     if partition.state not in ("up", ""):
@@ -43,7 +28,17 @@ def _partition_problems(job: launch.JobSpec, partition: Partition) -> list[str]:
         problems.append(f"--nodes {job.nodes} is more than the {partition.max_nodes} of {name}")
     if partition.min_nodes.isdigit() and job.nodes < int(partition.min_nodes):
         problems.append(f"--nodes {job.nodes} is less than the {partition.min_nodes} of {name}")
-    return problems
+    obstacles = {node.name: _obstacle(job, node) for node in nodes}
+    unfit = {name: obstacle for name, obstacle in obstacles.items() if obstacle}
+    able = len(nodes) - len(unfit)
+    if job.nodes > able:
+        reasons = "; ".join(f"{names}: {reason}" for names, reason in fold_equal(unfit))
+        problems.append(f"of the {len(nodes)} nodes of --on, {able} can run it ({reasons})")
+    if problems:
+        raise InvalidSpec(
+            f"This job would wait forever: {'; '.join(problems)}.",
+            advice="Ask for less or for other nodes. --force submits it anyway.",
+        )
 
 
 def _obstacle(job: launch.JobSpec, node: SlurmNode) -> str:

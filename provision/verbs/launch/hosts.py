@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
 import shutil
 from collections.abc import Sequence
 
 from provision import launch
+from provision.adapters import clustershell
 from provision.adapters.clustershell import expand, fold
 from provision.adapters.slurm import nodes as slurm_nodes
-from provision.cluster.failures import REASONS, message_line
+from provision.cluster.failures import REASONS, classify
 from provision.cluster.inventory import Node, NodeSelection
 from provision.cluster.remote import node_argv
-from provision.cluster.replies import REPLY_BYTES
 from provision.core import process
 from provision.core.errors import CheckFailed, InvalidSpec, ProvisionError
 from provision.verbs.launch.jobs import ASK_TIMEOUT_S, cancel_on_hosts
@@ -53,19 +52,15 @@ def refuse_nodes_of_slurm(context: Context, selection: NodeSelection) -> None:
 
 
 def ssh_options(selection: NodeSelection, nodes: Sequence[Node]) -> launch.SshOptions:
+    """How the parts of a job are started, and where the other hosts may find the first one: what ssh
+    connects to, and its own name."""
     ssh = {node.name: tuple(node_argv(node, "", selection.defaults)[:-1]) for node in nodes}
-    return launch.SshOptions(hosts=ssh, head=_head_names(selection, nodes[0]))
-
-
-def _head_names(selection: NodeSelection, node: Node) -> tuple[str, ...]:
-    """Where the other hosts may find the first one: what ssh connects to, and its own name."""
-    if node.engine != "ssh":
-        return ("127.0.0.1",)
-    command = ["ssh", *selection.defaults.ssh_options, "-G", node.address]
-    settings = process.run(command, timeout_s=ASK_TIMEOUT_S).stdout
-    match = re.search(r"^hostname (\S+)$", settings, re.MULTILINE)
-    names = [match[1]] if match else []
-    return tuple(dict.fromkeys([*names, node.ssh_host]))
+    first, names = nodes[0], ["127.0.0.1"]
+    if first.engine == "ssh":
+        command = ["ssh", *selection.defaults.ssh_options, "-G", first.address]
+        settings = process.run(command, timeout_s=ASK_TIMEOUT_S).stdout
+        names = [*re.findall(r"^hostname (\S+)$", settings, re.MULTILINE), first.ssh_host]
+    return launch.SshOptions(hosts=ssh, head=tuple(dict.fromkeys(names)))
 
 
 def start_on_hosts(job: launch.JobSpec, selection: NodeSelection) -> None:
@@ -90,13 +85,20 @@ def start_on_hosts(job: launch.JobSpec, selection: NodeSelection) -> None:
         )
     key = new_key()
     try:
-        outcomes = process.run_in_threads(
-            lambda command: _start_problem(command, key), commands.values(), defaults.fanout
+        outputs = clustershell.run(
+            commands,
+            stdin=lambda _: [f"{key}\n".encode()],
+            fanout=defaults.fanout,
+            timeout_s=START_TIMEOUT_S,
         )
     except KeyboardInterrupt:
         _end_on_hosts(job, selection, nodes)
         raise
-    failed = [f"{host}: {why}" for host, why in zip(commands, outcomes) if why]
+    failed = []
+    for output in outputs:
+        if output.status != 0:
+            _, why = classify(output.status, output.stdout.decode(errors="replace"), output.stderr)
+            failed.append(f"{output.node}: {why}")
     if failed:
         raise CheckFailed(
             f"The job did not start on {'; '.join(failed)}.",
@@ -118,19 +120,3 @@ def _end_on_hosts(job: launch.JobSpec, selection: NodeSelection, nodes: Sequence
 def new_key() -> str:
     """By which the nodes of one job know each other."""
     return secrets.token_hex(32)
-
-
-def _start_problem(argv: Sequence[str], key: str) -> str:
-    """Why a host's part did not start; empty if it did."""
-    try:
-        process.run(
-            list(argv),
-            env=os.environ,
-            timeout_s=START_TIMEOUT_S,
-            most_bytes=REPLY_BYTES,
-            feed=lambda descriptor: process.write_all(descriptor, f"{key}\n".encode()),
-        )
-    except ProvisionError as error:
-        lines = [line for line in error.details.splitlines() if line.strip()]
-        return message_line(lines[-1].strip() if lines else error.message)
-    return ""

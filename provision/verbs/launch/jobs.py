@@ -27,8 +27,8 @@ Engine = Literal["slurm", "kubernetes", "hosts"]
 # Of a job's id, which so names its engine.
 KUBERNETES = kubernetes_jobs.PREFIX
 ASK_TIMEOUT_S = 30.0
-# How often a file is read, and how often an engine is asked.
-READ_S, ASK_S = 0.5, 3.0
+# How often an engine is asked, and logs are read.
+ASK_S = 2.0
 Show = Callable[[str], None]
 
 
@@ -157,17 +157,12 @@ def _show_slurm(job: str, show: Show, progress: Progress, follow: bool) -> str:
         if follow and state != previous and not has_ended:
             reason = tasks[0].get("Reason", "None")
             progress.info(f"job {job}: {state}" + (f" ({reason})" if reason != "None" else ""))
-        until = time.monotonic() + ASK_S
-        while True:
-            for path in sorted(map(slurm_jobs.log_path, tasks)):
-                text = logs.setdefault(path, _Log()).read(path)
-                if text:
-                    header = f"==> {path.name}\n" if path != shown_last and len(states) > 1 else ""
-                    shown_last = path
-                    show(header + text)
-            if not follow or has_ended or time.monotonic() >= until:
-                break
-            time.sleep(READ_S)
+        for path in sorted(map(slurm_jobs.log_path, tasks)):
+            text = logs.setdefault(path, _Log()).read(path)
+            if text:
+                header = f"==> {path.name}\n" if path != shown_last and len(states) > 1 else ""
+                shown_last = path
+                show(header + text)
         if not (follow or any(log.exists for log in logs.values())):
             raise InvalidSpec(
                 f"Job {job} is {state}, and there is no {min(logs)}.",
@@ -175,6 +170,7 @@ def _show_slurm(job: str, show: Show, progress: Progress, follow: bool) -> str:
             )
         if has_ended or not follow:
             return state
+        time.sleep(ASK_S)
 
 
 class _Log:

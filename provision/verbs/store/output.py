@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 from provision.adapters.clustershell import fold
 from provision.cli.console import table, wrap_line
-from provision.cli.ship_output import NodeSets, advice_lines, folded_lines
+from provision.cli.ship_output import NodeSets, folded_lines
 from provision.cluster.folding import fold_equal
 from provision_runtime.report.text import format_bytes
 
 if TYPE_CHECKING:
-    from provision.cluster.failures import NodeFailure
     from provision_runtime.node.results import RemovedEnvironments, StoreContents, StoreLog
 
 STATES = {"unmounted": "not mounted", "installed": "inactive"}
@@ -83,15 +82,6 @@ def remove_lines(
         texts[node] = "; ".join(parts) or "it has no such environment"
     sets = NodeSets()
     return [*folded_lines(texts, width, sets), *sets.lines()]
-
-
-def failure_lines(failures: Mapping[str, NodeFailure], width: int | None) -> list[str]:
-    texts = {name: f"{failure.reason}: {failure.message}" for name, failure in failures.items()}
-    sets = NodeSets()
-    lines = folded_lines(texts, width, sets)
-    for line in advice_lines(failures.values()):
-        lines += wrap_line(line, width)
-    return [*lines, *sets.lines()]
 
 
 def _table(rows: Sequence[Sequence[str]], head: Sequence[str], width: int | None) -> list[str]:

@@ -6,12 +6,10 @@ it from this machine, however many there are.
 
 from __future__ import annotations
 
-import os
 import random
 import secrets
-import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,8 +17,7 @@ from provision.cluster import actions
 from provision.cluster.failures import NodeFailure
 from provision.cluster.inventory import Node, Nodes
 from provision.cluster.pack import Pack, check_image
-from provision.cluster.remote import Arguments, NodeReply, run_action, run_with_data
-from provision.core.process import run_in_threads
+from provision.cluster.remote import Arguments, NodeReply, run_action, split_replies
 from provision.core.types import Progress
 from provision.workflow.ship.stages import STRAGGLER_FACTOR, ShipRequest
 from provision.workflow.ship.states import is_transient
@@ -83,7 +80,6 @@ class PackDistribution:
         self._pack, self._request, self._arguments = pack, request, arguments
         self._defaults = request.selection.defaults
         self._progress, self._on_reply, self._is_stopped = progress, on_reply, is_stopped
-        self._lock = threading.Lock()
         self._tries: Counter[str] = Counter()
         self.sent_bytes = 0
         self.copies_between_nodes = 0
@@ -101,7 +97,11 @@ class PackDistribution:
         if not servers:
             check_image(self._pack)  # our own disk may have damaged it
         if self._request.tree == 0:
-            self._send_to_all(waiting, statuses)
+            for start in range(0, len(waiting), self._defaults.fanout):
+                if not self._is_stopped():
+                    batch = waiting[start : start + self._defaults.fanout]
+                    for reply in self._send(batch, statuses):
+                        self._on_reply(reply)
             return
         # What was begun is finished first: it takes the fewest bytes.
         queue = sorted(waiting, key=lambda node: -statuses[node.name]["received"])
@@ -112,7 +112,9 @@ class PackDistribution:
                 queue = self._exchange(queue, pool, statuses)
             elif sent < MOST_IMAGES_SENT and failed < MOST_FAILED_SENDS:
                 node = queue.pop(0)
-                reply = self._send(node, statuses[node.name]["received"])
+                rest = format_bytes(self._pack.size - statuses[node.name]["received"])
+                self._progress.info(f"sending {rest} to {node.name}")
+                [reply] = self._send([node], statuses)
                 self._on_reply(reply)
                 if reply.failure is None:
                     sent += 1
@@ -131,55 +133,48 @@ class PackDistribution:
         """For as many images over one connection."""
         return self._request.deadline_s + images * self._pack.size / SLOWEST_BYTES_PER_S
 
-    def _send_to_all(self, nodes: Nodes, statuses: Mapping[str, StoreStatus]) -> None:
-        def send(node: Node) -> None:
-            if not self._is_stopped():
-                reply = self._send(node, statuses[node.name]["received"])
-                with self._lock:
-                    self._on_reply(reply)
-
-        run_in_threads(send, nodes, self._defaults.fanout)
-
-    def _send(self, node: Node, received: int) -> NodeReply[Any]:
-        """Stream the rest of the image to one node over its own connection; try again after a
+    def _send(self, nodes: Nodes, statuses: Mapping[str, StoreStatus]) -> list[NodeReply[Any]]:
+        """Stream the rest of the image to nodes, each over its own connection; try again after a
         failure that may pass, from where it stopped."""
-        rest = format_bytes(self._pack.size - received)
-        self._progress.info(f"sending {rest} to {node.name}")
-        reply = self._stream(node, received)
-        for _ in range(self._request.retries):
-            if not is_transient(reply.failure):
-                break
-            [status] = run_action(
-                [node],
+        received = {node.name: statuses[node.name]["received"] for node in nodes}
+        replies: dict[str, NodeReply[Any]] = {}
+        waiting = list(nodes)
+        for _ in range(self._request.retries + 1):
+            latest = self._stream(waiting, received)
+            replies.update((reply.node.name, reply) for reply in latest)
+            status_replies = run_action(
+                [reply.node for reply in latest if is_transient(reply.failure)],
                 actions.STORE_STATUS,
                 self._arguments,
                 stage=STAGE,
                 timeout_s=self._request.deadline_s,
                 defaults=self._defaults,
             )
-            if status.result is None:
+            results, _ = split_replies(status_replies)
+            received = {name: status["received"] for name, status in results.items()}
+            waiting = [node for node in waiting if node.name in received]
+            if not waiting:
                 break
-            reply = self._stream(node, status.result["received"])
-        return reply
+        return [replies[node.name] for node in nodes]
 
-    def _stream(self, node: Node, offset: int) -> NodeReply[Any]:
-        def feed(descriptor: int) -> None:
-            with self._pack.image.open("rb") as file:
-                position = offset
-                while count := os.sendfile(descriptor, file.fileno(), position, SEND_BYTES):
-                    position += count
-                    with self._lock:
-                        self.sent_bytes += count
-
-        return run_with_data(
-            node,
+    def _stream(self, nodes: Nodes, offsets: Mapping[str, int]) -> list[NodeReply[Any]]:
+        return run_action(
+            nodes,
             actions.STORE_RECEIVE,
-            {**self._arguments, "offset": offset},
-            feed,
+            lambda node: {**self._arguments, "offset": offsets[node.name]},
+            data=lambda node: self._pieces(offsets[node.name]),
             stage=STAGE,
             timeout_s=self._time_limit_s(),
             defaults=self._defaults,
         )
+
+    def _pieces(self, offset: int) -> Iterator[bytes]:
+        """The image from there on."""
+        with self._pack.image.open("rb") as file:
+            file.seek(offset)
+            while piece := file.read(SEND_BYTES):
+                yield piece
+                self.sent_bytes += len(piece)
 
     def _exchange(
         self, queue: list[Node], pool: list[Node], statuses: Mapping[str, StoreStatus]

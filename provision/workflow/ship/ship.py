@@ -183,27 +183,23 @@ def _report(verb: Verb, key: str, request: ShipRequest, run: StageRun) -> ShipRe
 def _locked_run(context: Context, request: ShipRequest) -> Iterator[dict[str, str]]:
     """One run of an environment from here at a time, as nodes record it. Builds and packs may go on
     meanwhile."""
+    signers = ""  # `allowed_signers` of the lab whose envs folder this is, if it names any
+    lab = context.folders.envs.parent
+    if (lab / LAB_FILE).is_file():
+        from provision.workflow.lab_definition import read_lab  # few ships need it
+
+        path = read_lab(lab).allowed_signers
+        signers = path.read_text(encoding="utf-8", errors="replace") if path else ""
     lock = f"{request.name}.ship"
     with environment_lock(context.folders, lock, context.progress, wait=context.wait):
         try:
-            yield {**run_identity(context), "signers": _lab_signers(context)}
+            yield {**run_identity(context), "signers": signers}
         except KeyboardInterrupt:
             context.progress.warn(
                 "nodes may have changed up to now; the same command again asks them, and goes on "
                 "from there"
             )
             raise
-
-
-def _lab_signers(context: Context) -> str:
-    """`allowed_signers` of the lab whose envs folder this is; empty if it names none."""
-    folder = context.folders.envs.parent
-    if not (folder / LAB_FILE).is_file():
-        return ""
-    from provision.workflow.lab_definition import read_lab  # few ships need it
-
-    signers = read_lab(folder).allowed_signers
-    return signers.read_text(encoding="utf-8", errors="replace") if signers else ""
 
 
 def _check_path(pack: Pack, selection: NodeSelection) -> None:

@@ -209,7 +209,6 @@ class StageRun:
         *,
         stage: str,
         limit_s: float | None = None,
-        retries: int | None = None,
     ) -> list[NodeReply[ResultT]]:
         """The replies of nodes to an action, which runs again where it failed for a reason that may
         pass."""
@@ -223,7 +222,7 @@ class StageRun:
                 if reply.node.name not in replies:
                     meter.advance(1)
 
-            for _ in range((self._request.retries if retries is None else retries) + 1):
+            for _ in range(self._request.retries + 1):
                 latest = run_action(
                     remaining,
                     action,

@@ -50,14 +50,12 @@ PHASES_WITH_SHARED_FOLDER = ("filesystem", "checkpoint")
 class NodesRequest:
     """Which nodes to test, and what to do if they fail.
 
-    count: as many of the selection, None for all. pairs: search for the bad node or link. job_s: the
-    time limit of Slurm's job; None for what the tests may need at most.
+    count: as many of the selection, None for all. pairs: search for the bad node or link.
     """
 
     selection: NodeSelection
     count: int | None = None
     pairs: bool = False
-    job_s: float | None = None
 
 
 def smoke_nodes(context: Context, request: BuildRequest, nodes: NodesRequest) -> NodesResult:
@@ -201,7 +199,7 @@ def _reach(
             partition=partitions[0],
             gpus=min(node.gpus or 0 for node in nodes),
             name=f"provision-smoke-{name}",
-            time_s=request.job_s or rounds * test_s + groups_smoke.PREPARE_S,
+            time_s=rounds * test_s + groups_smoke.PREPARE_S,
             queue_s=defaults.queue_s,
         ) as (job, options):
             allocated = ",".join(names)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import shlex
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -97,11 +98,15 @@ def test_folding_keeps_leading_zeros() -> None:
     assert clustershell.fold(names) == "n[0001-0998]"
 
 
+def of_nodes(nodes: Iterable[str], script: str) -> dict[str, list[str]]:
+    """The same script for all nodes, with the node as $1."""
+    return {node: ["sh", "-c", script, "sh", node] for node in nodes}
+
+
 def test_outputs_are_in_the_order_of_the_nodes() -> None:
     nodes = ["n3", "n1", "x", "n2"]
-    outputs = clustershell.run(
-        nodes, "cat; echo %h; echo no >&2; exit 3", stdin=b"in\n", worker="exec", timeout_s=20
-    )
+    commands = of_nodes(nodes, "cat; echo $1; echo no >&2; exit 3")
+    outputs = clustershell.run(commands, stdin=lambda _: [b"i", b"", b"n\n"], timeout_s=20)
     assert [output.node for output in outputs] == nodes
     assert [output.stdout for output in outputs] == [f"in\n{node}".encode() for node in nodes]
     assert {output.stderr for output in outputs} == {"no"}
@@ -110,34 +115,32 @@ def test_outputs_are_in_the_order_of_the_nodes() -> None:
 
 
 def test_each_node_may_read_something_else() -> None:
-    outputs = clustershell.run(
-        ["n1", "n2", "n3"], "cat", stdin=lambda node: node[-1].encode(), worker="exec", timeout_s=20
-    )
+    commands = of_nodes(["n1", "n2", "n3"], "cat")
+    outputs = clustershell.run(commands, stdin=lambda node: [node[-1].encode()], timeout_s=20)
     assert [output.stdout for output in outputs] == [b"1", b"2", b"3"]
 
 
 def test_no_nodes() -> None:
-    assert clustershell.run([], "true", worker="exec", timeout_s=1) == []
+    assert clustershell.run({}, timeout_s=1) == []
 
 
 def test_late_node_has_no_status_and_is_killed(tmp_path: Path) -> None:
-    command = f"test %h = n1 && exit 0; echo begun; sleep 1; touch {shlex.quote(str(tmp_path))}/%h"
-    first, second = clustershell.run(["n1", "n2"], command, worker="exec", timeout_s=0.3)
+    script = f"test $1 = n1 && exit 0; echo begun; sleep 1; touch {shlex.quote(str(tmp_path))}/$1"
+    first, second = clustershell.run(of_nodes(["n1", "n2"], script), timeout_s=0.3)
     assert first.status == 0
     assert second.status is None
     assert second.stdout == b"begun"
 
 
 def test_killed_command_has_the_status_of_a_shell() -> None:
-    [output] = clustershell.run(["n1"], "kill -9 $$", worker="exec", timeout_s=20)
+    [output] = clustershell.run(of_nodes(["n1"], "kill -9 $$"), timeout_s=20)
     assert output.status == 128 + 9
 
 
 def test_outputs_are_passed_on_as_they_come() -> None:
-    seen = []
-    outputs = clustershell.run(
-        ["n1", "n2"], "true", worker="exec", timeout_s=20, on_output=lambda each: seen.append(each)
-    )
+    seen: list[clustershell.NodeOutput] = []
+    commands = of_nodes(["n1", "n2"], "true")
+    outputs = clustershell.run(commands, timeout_s=20, on_output=seen.append)
     assert sorted(output.node for output in seen) == [output.node for output in outputs]
 
 
@@ -145,10 +148,8 @@ def test_command_that_does_not_read_its_input_says_nothing(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     """ClusterShell logs a broken pipe for each node."""
-    stdin = b"x" * 1_000_000
-    outputs = clustershell.run(
-        [f"n{number}" for number in range(20)], "exit 0", stdin=stdin, worker="exec", timeout_s=20
-    )
+    commands = of_nodes([f"n{number}" for number in range(20)], "exit 0")
+    outputs = clustershell.run(commands, stdin=lambda _: [b"x" * 1_000_000], timeout_s=20)
     assert {output.status for output in outputs} == {0}
     assert capfd.readouterr().err == ""
 
@@ -157,9 +158,8 @@ def test_more_commands_than_files() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (128, hard))
     try:
-        outputs = clustershell.run(
-            [f"n{number}" for number in range(60)], "true", worker="exec", fanout=60, timeout_s=30
-        )
+        commands = of_nodes([f"n{number}" for number in range(60)], "true")
+        outputs = clustershell.run(commands, fanout=60, timeout_s=30)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert {output.status for output in outputs} == {0}
@@ -176,5 +176,5 @@ def test_ssh_never_asks() -> None:
 def test_without_ssh_no_node_is_blamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ToolMissing) as caught:
-        clustershell.run(["n1"], "true", timeout_s=5)
-    assert "no `ssh` on this machine" in str(caught.value)
+        clustershell.run({"n1": clustershell.ssh_command("n1", "true")}, timeout_s=5)
+    assert "`ssh` cannot be started" in str(caught.value)

@@ -49,7 +49,6 @@ def facts(**changes: Any) -> dict[str, Any]:
         },
         "gpus": {"driver": "550.54.15", "devices": [H100, H100], "on_bus": 2, "problem": None},
         "methods": ["fuse", "tree"],
-        "limits": {"memlock": None, "infiniband": {"adapters": []}},
         "unread": {},
         "time": 1000.5,
     }
@@ -151,7 +150,6 @@ def test_problems_of_any_node(
     [
         ({"host": {"addresses": ["127.0.1.1"], "is_loopback": True}}, {}, "loopback-name"),
         ({"methods": ["tree"]}, {}, "no-mount"),
-        ({"limits": {"memlock": 65536, "infiniband": {"adapters": ["mlx5_0"]}}}, {}, "memlock"),
         ({}, {"gpus": 4}, "gpu-count"),
         ({"gpus": {"devices": [], "on_bus": 0, "driver": None}}, {}, "no-gpu"),
     ],
@@ -194,8 +192,8 @@ def test_unread_fact_is_unknown() -> None:
 
 def test_unread_fact_that_decides_nothing() -> None:
     document = facts()
-    del document["limits"]
-    document["unread"] = {"limits": "no answer within 20 s"}
+    del document["methods"]
+    document["unread"] = {"methods": "no answer within 20 s"}
     assert judge(reply(document)).verdict == "fit"
 
 

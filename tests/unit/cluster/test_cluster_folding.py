@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from provision.cluster.failures import NodeFailure
 from provision.cluster.folding import (
     fold_equal,
-    fold_failures,
     fold_messages,
     slurm_host_list,
 )
@@ -80,22 +78,3 @@ def test_folding_keeps_every_node_once(values: dict[str, int]) -> None:
             assert node not in unfolded
             unfolded[node] = value
     assert unfolded == values
-
-
-def test_failures_fold_by_stage_and_reason() -> None:
-    def failure(stage: str, reason: str, message: str) -> NodeFailure:
-        return NodeFailure(stage=stage, reason=reason, message=message)
-
-    folded = fold_failures(
-        [
-            ("n1", failure("copy", "refused", "n1: refused")),
-            ("n2", failure("copy", "disk-full", "/opt: full")),
-            ("n3", failure("copy", "refused", "n3: refused")),
-            ("n4", failure("check", "refused", "n4: refused")),
-        ]
-    )
-    assert [(nodes, each.stage, each.message) for nodes, each in folded] == [
-        ("n[1,3]", "copy", "n1: refused"),
-        ("n2", "copy", "/opt: full"),
-        ("n4", "check", "n4: refused"),
-    ]

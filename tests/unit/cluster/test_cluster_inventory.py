@@ -191,17 +191,6 @@ def test_misspelled_prefix(on: str) -> None:
     assert "slurm:PARTITION" in caught.value.advice
 
 
-def test_a_mistyped_group_is_no_host(inventory: Path) -> None:
-    with pytest.raises(
-        InvalidSpec, match=r"`dekss` is not a group in nodes\.yml; there is `desks`"
-    ):
-        select_nodes("dekss", inventory)
-    # A host whose name is like a group's, and a name that is like none.
-    for host in ("desk1", "ssh:dekss", "storage"):
-        (node,) = select_nodes(host, inventory).nodes
-        assert node.engine == "ssh"
-
-
 def test_empty_group_lists_the_others(inventory: Path) -> None:
     with pytest.raises(InvalidSpec) as caught:
         select_nodes("none,desks", inventory)
@@ -319,43 +308,44 @@ ANSIBLE = {
 }
 
 
-def test_an_inventory_of_ansible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a group of nodes.yml, as the file itself, and as what ansible-inventory makes of another."""
-    source = tmp_path / "inventory.json"
-    source.write_text(json.dumps(ANSIBLE))
-    program = f'#!/bin/sh\n[ "$2" = {tmp_path}/hosts.ini ] && cat {source}\n'
-    write_program(tmp_path / "ansible-inventory", program)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    lab = tmp_path / "nodes.yml"
-    for file in ("inventory.json", "hosts.ini"):
-        lab.write_text(
-            f"schema: 1\ngroups:\n  x: {{from: ansible, inventory: {file}, group: gpu, zone: a}}\n"
-        )
-        nodes = select_nodes("x", lab).nodes
-        assert [(node.name, node.address, node.rack, node.zone) for node in nodes] == [
-            ("g1", "ops@10.0.0.1", "r1", "a"),
-            ("g2", "g2", "2", "a"),
-        ]
-    assert names("gpu", source) == ["g1", "g2"]
-    for inventory in (source, lab):
-        selection = select_nodes("g[1-2],other", inventory)
-        addresses = [node.address for node in selection.nodes]
-        assert addresses == ["ops@10.0.0.1", "g2", "other"]
-        assert selection.part(["g1"]) == "g[1-2],other&g1"
-        assert selection.part(["g2", "other"]) == "g2,other"
-        assert selection.options(["g2"]) == "--on g2"
-        named = replace(selection, inventory=Path("my hosts.json"))
-        assert named.options() == "--on 'g[1-2],other' --inventory 'my hosts.json'"
-        [node] = select_nodes(selection.part(["g1"]), inventory).nodes
-        assert node.address == "ops@10.0.0.1"
-        [node] = select_nodes("p1", inventory).nodes
-        assert (node.address, node.ssh_host) == ("ssh://ops@p1:2222", "p1")
+def with_ansible(folder: Path, document: object = ANSIBLE) -> Path:
+    """A nodes.yml with groups of an inventory of Ansible."""
+    (folder / "inventory.json").write_text(json.dumps(document))
+    lab = folder / "nodes.yml"
+    rows = [
+        f"  {name}: {{from: ansible, inventory: inventory.json, group: {group}}}\n"
+        for name, group in (("gpu", "gpu"), ("odd", "odd"), ("x", "gpu, zone: a"))
+    ]
+    lab.write_text(f"schema: 1\ngroups:\n{''.join(rows)}")
+    return lab
+
+
+def test_an_inventory_of_ansible(tmp_path: Path) -> None:
+    source, lab = tmp_path / "inventory.json", with_ansible(tmp_path)
+    nodes = select_nodes("x", lab).nodes
+    assert [(node.name, node.address, node.rack, node.zone) for node in nodes] == [
+        ("g1", "ops@10.0.0.1", "r1", "a"),
+        ("g2", "g2", "2", "a"),
+    ]
+    assert names("gpu", lab) == ["g1", "g2"]
+    selection = select_nodes("g[1-2],other", lab)
+    addresses = [node.address for node in selection.nodes]
+    assert addresses == ["ops@10.0.0.1", "g2", "other"]
+    assert selection.part(["g1"]) == "g[1-2],other&g1"
+    assert selection.part(["g2", "other"]) == "g2,other"
+    assert selection.options(["g2"]) == "--on g2"
+    named = replace(selection, inventory=Path("my hosts.json"))
+    assert named.options() == "--on 'g[1-2],other' --inventory 'my hosts.json'"
+    [node] = select_nodes(selection.part(["g1"]), lab).nodes
+    assert node.address == "ops@10.0.0.1"
+    [node] = select_nodes("p1", lab).nodes
+    assert (node.address, node.ssh_host) == ("ssh://ops@p1:2222", "p1")
     templates = {"g1": {"rack": {"row": 1}}, "p1": {"ansible_host": "{{ base }}.5"}}
-    source.write_text(json.dumps({**ANSIBLE, "_meta": {"hostvars": templates}}))
-    [node] = select_nodes("g1", source).nodes
+    with_ansible(tmp_path, {**ANSIBLE, "_meta": {"hostvars": templates}})
+    [node] = select_nodes("g1", lab).nodes
     assert node.rack == ""
     with pytest.raises(InvalidSpec, match=r"p1 has `{{ base }}\.5`"):
-        names("odd", source)
+        names("odd", lab)
     odd = '{"_meta": {"hostvars": {"g": {"ansible_host": "-oProxyCommand=x"}}}, "gpu": {"hosts": ["g"]}}'
     for text in (
         "[]",
@@ -367,16 +357,15 @@ def test_an_inventory_of_ansible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
         source.write_text(text, encoding="latin-1")
         with pytest.raises(InvalidSpec, match=r"inventory\.json"):
-            names("gpu", source)
+            names("gpu", lab)
 
 
 def test_older_names_of_variables_of_ansible(tmp_path: Path) -> None:
     """Ansible still takes them, so a host must not be looked for elsewhere."""
-    source = tmp_path / "inventory.json"
     variables = {"ansible_ssh_host": "10.0.0.1", "ansible_ssh_user": "ops"}
     document = {"_meta": {"hostvars": {"g1": variables}}, "gpu": {"hosts": ["g1"]}}
-    source.write_text(json.dumps(document))
-    [node] = select_nodes("gpu", source).nodes
+    lab = with_ansible(tmp_path, document)
+    [node] = select_nodes("gpu", lab).nodes
     assert node.address == "ops@10.0.0.1"
     ports = (
         ("ansible_port", 22, "10.0.0.1", "10.0.0.1"),
@@ -385,17 +374,17 @@ def test_older_names_of_variables_of_ansible(tmp_path: Path) -> None:
     )
     for name, port, host, address in ports:
         hosts = {"g1": {name: port, "ansible_host": host}}
-        source.write_text(json.dumps({**document, "_meta": {"hostvars": hosts}}))
-        [node] = select_nodes("gpu", source).nodes
+        with_ansible(tmp_path, {**document, "_meta": {"hostvars": hosts}})
+        [node] = select_nodes("gpu", lab).nodes
         assert (node.address, node.ssh_host) == (address, host)
     hosts = {"g1": {"ansible_port": "{{ port }}"}}
-    source.write_text(json.dumps({**document, "_meta": {"hostvars": hosts}}))
+    with_ansible(tmp_path, {**document, "_meta": {"hostvars": hosts}})
     with pytest.raises(InvalidSpec, match=r"g1 has `{{ port }}`"):
-        names("gpu", source)
+        names("gpu", lab)
     for name in ("ansible_private_key_file", "ansible_ssh_args"):
-        source.write_text(json.dumps({**document, "_meta": {"hostvars": {"g1": {name: "2222"}}}}))
+        with_ansible(tmp_path, {**document, "_meta": {"hostvars": {"g1": {name: "2222"}}}})
         with pytest.raises(InvalidSpec, match=name):
-            names("gpu", source)
+            names("gpu", lab)
 
 
 def test_where_nodes_stand_by_their_engines(inventory: Path) -> None:

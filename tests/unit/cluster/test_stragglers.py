@@ -9,8 +9,7 @@ import pytest
 from provision.adapters import clustershell
 from provision.cluster import actions
 from provision.cluster.inventory import NodeDefaults, select_nodes
-from provision.cluster.remote import NodeReply, run_with_data
-from provision.core import process
+from provision.cluster.remote import NodeReply, run_action
 from provision_runtime.node.store import Store
 from tests.node_stores import RUN, PackedToy, pack_toy
 
@@ -30,11 +29,10 @@ def test_a_node_may_take_its_time_or_three_times_that_of_others(
 
 
 def test_a_straggler_is_ended_and_the_others_are_not() -> None:
+    script = "case $1 in n2) exec sleep 600;; *) cat; echo $1;; esac"
     outputs = clustershell.run(
-        ["n1", "n2", "n3"],
-        "case %h in n2) exec sleep 600;; *) cat; echo %h;; esac",
-        stdin=b"in\n",
-        worker="exec",
+        {node: ["sh", "-c", script, "sh", node] for node in ("n1", "n2", "n3")},
+        stdin=lambda _: [b"in\n"],
         timeout_s=2.0,  # enough for the others on a busy machine
         straggler_factor=3,
     )
@@ -50,9 +48,7 @@ def test_output_that_nobody_ends_has_no_status(straggler_factor: float) -> None:
     """The command has ended, and what it left behind holds its output: ClusterShell reports the
     command's status at the time limit, though it has not read everything."""
     [output] = clustershell.run(
-        ["n1"],
-        "echo begun; sleep 5 & exit 0",
-        worker="exec",
+        {"n1": ["sh", "-c", "echo begun; sleep 5 & exit 0"]},
         timeout_s=0.5,
         straggler_factor=straggler_factor,
     )
@@ -63,15 +59,16 @@ def test_output_that_nobody_ends_has_no_status(straggler_factor: float) -> None:
 def send(toy: PackedToy, data: bytes, path: Path) -> NodeReply[object]:
     [node] = select_nodes("exec:n1").nodes
     arguments = {"path": str(path), "pack": toy.pack, "run": RUN, "offset": 0}
-    return run_with_data(
-        node,
+    [reply] = run_action(
+        [node],
         actions.STORE_RECEIVE,
         arguments,
-        lambda descriptor: process.write_all(descriptor, data),
+        data=lambda _: [data[:5], data[5:]],
         stage="ship",
         timeout_s=60,
         defaults=NodeDefaults(),
     )
+    return reply
 
 
 def test_an_image_is_streamed_behind_the_program(tmp_path: Path) -> None:

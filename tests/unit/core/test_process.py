@@ -20,7 +20,6 @@ from provision.core.process import (
     exec_command,
     run,
     run_in_threads,
-    write_all,
 )
 
 
@@ -86,19 +85,13 @@ def test_foreign_variables_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert clean_environment()["PATH"] == os.environ["PATH"]
 
 
-def test_a_child_is_fed_while_it_runs() -> None:
-    def feed(descriptor: int) -> None:
-        for number in range(3):
-            write_all(descriptor, f"line {number}\n".encode())
-
-    assert run(["cat"], feed=feed).stdout == "line 0\nline 1\nline 2\n"
+def test_a_child_reads_what_it_is_given() -> None:
+    text = "line\n" * 200_000
+    assert run(["cat"], stdin=text.encode()).stdout == text
 
 
-def test_a_child_that_does_not_read_what_it_is_fed_is_judged_by_its_status() -> None:
-    def feed(descriptor: int) -> None:
-        write_all(descriptor, b"0" * 10_000_000)
-
-    assert run(["sh", "-c", "exit 7"], feed=feed, check=False).returncode == 7
+def test_a_child_that_does_not_read_is_judged_by_its_status() -> None:
+    assert run(["sh", "-c", "exit 7"], stdin=b"0" * 10_000_000, check=False).returncode == 7
 
 
 def test_a_command_that_does_not_exist_leaves_our_signals() -> None:

@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provision.core.documents import DriftFact
-from provision.verbs.drift.comparison import Value, clock_offsets, compare
+from provision.verbs.drift.comparison import Value, compare
 from provision_runtime.node.results import DriftFacts
 
 GIB = 1 << 30
 
 
 def observed(values: dict[str, Value], unread: dict[str, str] | None = None) -> DriftFacts:
-    return {"facts": values, "unread": unread or {}, "started": 0.0, "ended": 0.0}
+    return {"facts": values, "unread": unread or {}}
 
 
 def fact(name: str, values: dict[str, Value]) -> DriftFact:
@@ -81,58 +81,6 @@ def test_a_setting_that_a_node_does_not_list_is_not_set_there() -> None:
 def test_memory_differs_by_more_than_firmware_reserves() -> None:
     values: dict[str, Value] = {"n1": 1000 * GIB, "n2": 1001 * GIB, "n3": 936 * GIB}
     assert deviating(fact("memory", values)) == {"936 GiB": "n3"}
-
-
-def test_clock_differs_from_the_median_of_the_nodes() -> None:
-    """Not from this machine, whose own clock may be wrong."""
-    values: dict[str, Value] = {"n1": 30.0, "n2": 30.4, "n3": -1.0}
-    assert deviating(fact("clock", values)) == {"-1.0 s": "n3"}
-
-
-def test_clocks_that_are_off_by_nearly_as_much_are_one_deviation() -> None:
-    values: dict[str, Value] = {f"n{number}": 0.1 for number in range(9)}
-    values |= {"a": 1.3, "b": 4.1, "c": -5.0, "d": 100.0}
-    assert deviating(fact("clock", values)) == {
-        "up to +4.1 s": "a,b",
-        "+100.0 s": "d",
-        "-5.0 s": "c",
-    }
-
-
-def test_offset_of_a_clock_is_within_its_interval() -> None:
-    """An interval lasts from the node's start to its answer, so both ends may be seconds off."""
-    intervals = {
-        "quick": (-0.01, 0.1),
-        "slow login": (-0.02, 9.0),
-        "late answer": (-7.0, 0.3),
-        "behind": (-60.0, -55.0),
-        "ahead": (60.0, 65.0),
-    }
-    offsets = clock_offsets(intervals)
-    assert offsets == {
-        "quick": 0.0,
-        "slow login": 0.0,
-        "late answer": 0.0,
-        "behind": -55.0,
-        "ahead": 60.0,
-    }
-
-
-def test_offsets_of_all_nodes_if_our_own_clock_is_wrong() -> None:
-    offsets = clock_offsets({"n1": (29.0, 31.0), "n2": (29.5, 40.0), "n3": (-1.0, 1.0)})
-    assert offsets == {"n1": 29.5, "n2": 29.5, "n3": 1.0}
-    assert clock_offsets({}) == {}
-
-
-@given(st.lists(st.tuples(st.floats(-9, 9), st.floats(0, 9)), min_size=1, max_size=9))
-def test_clocks_that_may_agree_do(rows: list[tuple[float, float]]) -> None:
-    """Intervals around one offset have it in common."""
-    offset = rows[0][0]
-    intervals = {
-        str(number): (offset - before, offset + after)
-        for number, (before, after) in enumerate((abs(row[0]), row[1]) for row in rows)
-    }
-    assert len(set(clock_offsets(intervals).values())) == 1
 
 
 def test_settings_and_distributions_follow_the_known_facts() -> None:

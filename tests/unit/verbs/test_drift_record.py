@@ -46,6 +46,12 @@ def test_no_answer_is_unknown_and_says_what_to_do() -> None:
     assert "n0004: no answer, timed-out" in text and "Try it alone" in text
 
 
+def test_failures_of_one_reason_are_one_row() -> None:
+    document = record(cluster(3), {name: timed_out(f"{name} is late") for name in ("x1", "x2")})
+    [row] = document["failures"]
+    assert (row["nodes"], row["message"]) == ("x[1-2]", "x1 is late")
+
+
 def test_unread_fact_is_unknown() -> None:
     node = facts()
     values = {name: value for name, value in node["facts"].items() if name != "driver"}
@@ -102,10 +108,3 @@ def test_second_name_of_a_node_is_no_node() -> None:
     document = record(cluster(2), {"desk3": same})
     assert (document["counts"]["nodes"], document["verdict"]) == (2, "same")
     assert document["notes"] == ["desk3 and n1 are the same machine; it was compared once."]
-
-
-def test_clock_of_this_machine() -> None:
-    nodes = {name: facts(clock=90.0) for name in ("n1", "n2")}
-    document = record(nodes)
-    assert document["verdict"] == "same"
-    assert document["notes"] == ["This machine's clock is 90.0 s behind the nodes'."]

@@ -1,10 +1,9 @@
-"""What `join` says of clusters of Kubernetes, and which commands it ends with."""
+"""Which commands `join` ends with."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from provision.verbs.join.environment_steps import kubernetes_note
 from provision.verbs.join.join import _commands
 from provision.verbs.join.join_run import JoinRun
 from provision.workflow.lab_definition import Cluster, Engine, Lab, LabEnvironment, read_lab
@@ -15,12 +14,14 @@ SAMPLE = ROOT / "examples" / "lab"
 IMAGE = "registry.lab/serve@sha256:" + "0" * 64
 
 
-def commands(folder: Path, engine: Engine, environment: LabEnvironment) -> list[str]:
-    cluster = Cluster(name="main", engine=engine, nodes="gpu")
+def commands(
+    folder: Path, engine: Engine, environment: LabEnvironment, account: str = ""
+) -> list[str]:
+    cluster = Cluster(name="main", engine=engine, nodes="gpu", account=account)
     lab = Lab(
         name="lab", folder=folder, contact="me", clusters=(cluster,), environments=(environment,)
     )
-    run = JoinRun(lab=lab, folder=folder, progress=Recorder(), act=False)
+    run = JoinRun(lab=lab, progress=Recorder(), act=False)
     return [command for _, command in _commands(run)]
 
 
@@ -30,7 +31,12 @@ def test_the_commands_at_the_end(tmp_path: Path) -> None:
     serve = LabEnvironment(name="serve", image=IMAGE)
     assert commands(tmp_path, "slurm", train) == [
         "provision shell train",
+        "provision smoke train --on gpu --nodes 1 --quick",
         "provision launch train --on gpu -- train.py",
+    ]
+    assert commands(tmp_path, "slurm", train, "ml")[1:] == [
+        "SBATCH_ACCOUNT=ml provision smoke train --on gpu --nodes 1 --quick",
+        "provision launch train --on gpu --account ml -- train.py",
     ]
     launch = "provision launch train --on gpu --image HOST/NAME:TAG -- train.py"
     assert commands(tmp_path, "kubernetes", train)[1] == launch
@@ -38,17 +44,9 @@ def test_the_commands_at_the_end(tmp_path: Path) -> None:
     assert commands(tmp_path, "kubernetes", serve)[1] == launch
 
 
-def test_join_starts_no_job_on_kubernetes_and_says_how_to() -> None:
-    cluster = Cluster(name="pods", engine="kubernetes", nodes="kube")
-    note = kubernetes_note(LabEnvironment(name="train"), cluster)
-    assert note.status == "warning"
-    assert note.message.startswith("pods: join starts no job on Kubernetes")
-    assert "provision launch train --on kube --image HOST/NAME:TAG --nodes 1 -- -m" in note.advice
-
-
-def test_the_lock_of_the_sample_lab_is_of_its_spec(tmp_path: Path) -> None:
+def test_the_lock_of_the_sample_lab_is_of_its_spec() -> None:
     """As the rules of today have it; otherwise: provision lock train --relock --envs examples/lab/envs."""
     lab = read_lab(SAMPLE)
-    run = JoinRun(lab=lab, folder=tmp_path, progress=Recorder(), act=False)
+    run = JoinRun(lab=lab, progress=Recorder(), act=False)
     [environment] = lab.environments
     assert run.plan(environment).current_lock is not None

@@ -1,51 +1,37 @@
-"""A member's account against a lab's rules."""
+"""How the steps of `join` stand."""
 
 from __future__ import annotations
 
+import grp
+import os
 from pathlib import Path
-from typing import Any
 
-from provision.verbs.join.account import GIB, AccountFacts, judge_account
+import pytest
+
+from provision.verbs.join import account_steps
+from provision.verbs.join.join_run import JoinRun
 from provision.verbs.join.steps import Note, StepResult
-from provision.workflow.lab_definition import Policy
+from provision.workflow.lab_definition import Lab, Policy
+from tests.progress import Recorder
 
 
-def facts(**changes: Any) -> AccountFacts:
-    values: dict[str, Any] = {
-        "user": "alice",
-        "shell": "/bin/bash",
-        "home": Path("/home/alice"),
-        "free_bytes": 8 * GIB,
-        "free_inodes": None,
-        "umask": 0o22,
-        "groups": ("alice", "ml"),
-    }
-    return AccountFacts(**{**values, **changes})
-
-
-def problems(account: AccountFacts, policy: Policy) -> list[tuple[str, str]]:
-    notes = judge_account(account, policy, "the admins")
+def problems(
+    folder: Path, policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> list[tuple[str, str]]:
+    monkeypatch.setattr(account_steps, "current_umask", lambda: 0o22)
+    monkeypatch.setattr(JoinRun, "account_findings", lambda self, ids: [])
+    lab = Lab(name="lab", folder=folder, contact="me", policy=policy)
+    notes = account_steps.account(JoinRun(lab=lab, progress=Recorder(), act=False))
     return [(note.status, note.message) for note in notes if note.status != "done"]
 
 
-def test_an_account_that_is_fine() -> None:
-    assert problems(facts(free_inodes=100_000), Policy(groups=("ml",), umask=0o22)) == []
-
-
-def test_what_an_account_lacks() -> None:
-    account = facts(free_inodes=3)
-    policy = Policy(groups=("gpu", "ml"), umask=0o27)
-    assert problems(account, policy) == [
-        ("warning", "your home has room for only 3 files, however small"),
-        ("open", "you are not a member of the group gpu"),
+def test_what_an_account_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = grp.getgrgid(os.getegid()).gr_name
+    assert problems(tmp_path, Policy(groups=(own,), umask=0o22), monkeypatch) == []
+    policy = Policy(groups=("no-such-group", own), umask=0o27)
+    assert problems(tmp_path, policy, monkeypatch) == [
+        ("open", "you are not a member of the group no-such-group"),
         ("warning", "your umask is 022; the lab's is 027"),
-    ]
-
-
-def test_a_small_home() -> None:
-    account = facts(free_bytes=GIB // 2)
-    assert problems(account, Policy()) == [
-        ("warning", "512 MiB are free in your home; the lab wants 1 GiB")
     ]
 
 

@@ -16,11 +16,7 @@ from provision.verbs.join.record import (
     write_record,
 )
 
-RECORD = JoinRecord(
-    source="https://git.example/vision.git",
-    lab="vision",
-    tests={"train here": {"lock": "0" * 64, "report": "/x/report.json"}},
-)
+RECORD = JoinRecord(source="https://git.example/vision.git", lab="vision")
 
 
 def test_a_record_reads_back(tmp_path: Path) -> None:
@@ -30,6 +26,12 @@ def test_a_record_reads_back(tmp_path: Path) -> None:
     before = (tmp_path / "vision" / FILE).stat()
     write_record(tmp_path / "vision", RECORD)
     assert (tmp_path / "vision" / FILE).stat().st_ino == before.st_ino
+
+
+def test_a_record_with_the_tests_of_an_earlier_provision(tmp_path: Path) -> None:
+    text = '{"schema": 1, "source": "/srv/lab", "lab": "vision", "tests": {}}'
+    (tmp_path / FILE).write_text(text)
+    assert read_record(tmp_path) == JoinRecord(source="/srv/lab", lab="vision")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 2}', '{"schema": 1, "source": 3}'])

@@ -38,7 +38,7 @@ facts: {{address: facts/facts.json, signers: facts_signers}}
 environments:
   train:
   serve: {{image: "registry.vision.example/serve@{DIGEST}"}}
-policy: {{groups: [ml], umask: "027", home_free_gib: 2, test_here: false, job_minutes: 4, queue_minutes: 0.5, fail_on: warn}}
+policy: {{groups: [ml], umask: "027", test_here: false, fail_on: warn}}
 """
 
 
@@ -73,10 +73,7 @@ def test_everything_that_a_lab_can_say(tmp_path: Path) -> None:
     assert lab.policy == Policy(
         groups=("ml",),
         umask=0o27,
-        home_free_gib=2,
         test_here=False,
-        job_minutes=4,
-        queue_minutes=0.5,
         fail_on="warn",
     )
 

@@ -161,7 +161,7 @@ def join_run(tmp_path: Path, store: Store) -> JoinRun:
         clusters=(),
         environments=(LabEnvironment(name="lab"),),
     )
-    return JoinRun(lab=lab, folder=tmp_path, progress=Recorder(), act=True)
+    return JoinRun(lab=lab, progress=Recorder(), act=True)
 
 
 LOCK = Lock(

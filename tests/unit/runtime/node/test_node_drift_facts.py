@@ -25,7 +25,6 @@ def lay_out(root: Path, texts: dict[str, str]) -> Path:
 def facts(root: Path, **arguments: Any) -> dict[str, Any]:
     answer = node_facts("/nonexistent", "train", root=str(root), **arguments)
     assert json.loads(json.dumps(answer)) == answer
-    assert answer["started"] <= answer["ended"]
     values: dict[str, Any] = answer["facts"]
     return values
 
@@ -130,7 +129,6 @@ def test_environment_of_a_store(tmp_path: Path) -> None:
     values = answer["facts"]
     assert values["environment"] == "train-0123456789ab"
     assert values["lock"] == "a" * 64
-    assert str(values["mounted_as"]).startswith("folder on ")
     details = distributions(str(tmp_path), "train")
     assert details["files"] == values["files"]
     assert details["environment"] == values["environment"]
