@@ -34,8 +34,8 @@ def locked_keys(folder: Path) -> tuple[Path, ...]:
     keys = []
     for key in private_keys(folder):
         public = public_key(key)
-        words = public.read_text(encoding="utf-8").split() if public.is_file() else []
-        is_held = len(words) > 1 and words[1] in held
+        tokens = public.read_text(encoding="utf-8").split() if public.is_file() else []
+        is_held = len(tokens) > 1 and tokens[1] in held
         is_private = not key.stat().st_mode & 0o077  # else ssh-keygen does not read it
         if is_private and not is_held:
             command = ["ssh-keygen", "-y", "-P", "", "-f", str(key)]

@@ -28,17 +28,17 @@ Items = list[tuple[str, str, str]]  # type (plain, file or dir), value, help
 
 def main(shell: str) -> None:
     """Print what a shell may put where its cursor is, as click's script for it reads that."""
-    words = _split(os.environ.get("COMP_WORDS", ""))[1:]
+    tokens = _split(os.environ.get("COMP_WORDS", ""))[1:]
     incomplete = "".join(_split(os.environ.get("COMP_CWORD", ""))[:1])
     if shell == "fish":
-        if incomplete and words[-1:] == [incomplete]:
-            words.pop()
+        if incomplete and tokens[-1:] == [incomplete]:
+            tokens.pop()
     else:
         position = int(incomplete or 0) - 1
-        incomplete = "".join(words[position : position + 1])
-        words = words[:position]
+        incomplete = "".join(tokens[position : position + 1])
+        tokens = tokens[:position]
     lines = []
-    for kind, value, help in complete(words, incomplete, whole=shell != "bash"):
+    for kind, value, help in complete(tokens, incomplete, whole=shell != "bash"):
         if shell == "zsh":
             value = value.replace(":", r"\:") if help else value
             lines.append(f"{kind}\n{value}\n{help or '_'}")
@@ -55,18 +55,18 @@ def _split(text: str) -> list[str]:
 
     lexer = shlex.shlex(text, posix=True)
     lexer.whitespace_split, lexer.commenters = True, ""
-    words: list[str] = []
+    tokens: list[str] = []
     try:
-        words.extend(lexer)
+        tokens.extend(lexer)
     except ValueError:
-        words.append(lexer.token)
-    return words
+        tokens.append(lexer.token)
+    return tokens
 
 
 class _Line:
     """A command line up to the cursor."""
 
-    def __init__(self, table: str, words: Sequence[str]) -> None:
+    def __init__(self, table: str, tokens: Sequence[str]) -> None:
         """Read the words after `provision`."""
         self.table = table
         self.operands: list[str] = []
@@ -76,8 +76,8 @@ class _Line:
         self.shared: dict[str, tuple[str, str]] = {}
         self._enter("")
         self.shared = {key: self.options[key] for key in self.options if key != "--version"}
-        for word in words:
-            self._read(word)
+        for token in tokens:
+            self._read(token)
 
     def _enter(self, path: str) -> None:
         """Go to a verb. Its options have a kind and a help."""
@@ -97,21 +97,21 @@ class _Line:
             else:
                 self.verbs[name] = help
 
-    def _read(self, word: str) -> None:
-        if self.is_command() or word == "=":  # bash splits `--option=value`
+    def _read(self, token: str) -> None:
+        if self.is_command() or token == "=":  # bash splits `--option=value`
             return
         if self.option:
-            self.envs = word if self.option == "--envs" else self.envs
+            self.envs = token if self.option == "--envs" else self.envs
             self.option = ""
-        elif self.has_separator or not word.startswith("-"):
-            if word in self.verbs and not self.operands:
-                self._enter(f"{self.path} {word}".strip())
+        elif self.has_separator or not token.startswith("-"):
+            if token in self.verbs and not self.operands:
+                self._enter(f"{self.path} {token}".strip())
             else:
-                self.operands.append(word)
-        elif word == "--":
+                self.operands.append(token)
+        elif token == "--":
             self.has_separator = True
         else:
-            name, sign, value = word.partition("=")
+            name, sign, value = token.partition("=")
             if not sign:
                 self.option = name if self.kind_of(name) else ""
             elif name == "--envs":
@@ -133,13 +133,13 @@ class _Line:
         return "".join(kind for kind in self.arguments[-1:] if kind.endswith("..."))
 
 
-def complete(words: Sequence[str], incomplete: str, *, whole: bool = False) -> Items:
+def complete(tokens: Sequence[str], incomplete: str, *, whole: bool = False) -> Items:
     """What may stand after these words of a command line, where `incomplete` begins.
 
     whole: the shell replaces all of `--option=value`, not its value only.
     """
     with open(f"{os.path.dirname(__file__)}/completion.txt", encoding="utf-8") as file:  # noqa: PTH120, PTH123
-        line = _Line("\n" + file.read(), words)
+        line = _Line("\n" + file.read(), tokens)
     if line.is_command():
         return []
     start_of_items, items = "", {}
@@ -152,7 +152,7 @@ def complete(words: Sequence[str], incomplete: str, *, whole: bool = False) -> I
             start_of_items, incomplete = f"{name}=" if whole else "", value
         else:
             for option, (option_kind, help) in line.options.items():
-                if option not in words or option_kind.endswith("..."):
+                if option not in tokens or option_kind.endswith("..."):
                     items[option] = help
     else:
         kind = line.argument()

@@ -247,10 +247,10 @@ def _tidy(text: str) -> str:
     """Each line without needless white space; its indent stays."""
     lines = []
     for line in text.splitlines():
-        words = line.split()
-        if words:
+        tokens = line.split()
+        if tokens:
             indent = len(line) - len(line.lstrip(" "))
-            lines.append(" " * indent + " ".join(words))
+            lines.append(" " * indent + " ".join(tokens))
     return "\n".join(lines)
 
 

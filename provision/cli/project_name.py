@@ -60,12 +60,12 @@ def with_name(
         return args
     separator = "--" in args
     if isinstance(command, WordsBeforeOptions):
-        words, separator = command.leading_words(context, args)
+        tokens, separator = command.leading_words(context, args)
     else:
-        words = args[: args.index("--")] if separator else args
-    if not HELP.isdisjoint(words):
+        tokens = args[: args.index("--")] if separator else args
+    if not HELP.isdisjoint(tokens):
         return args
-    values, _, _ = command.make_parser(context).parse_args(list(words))
+    values, _, _ = command.make_parser(context).parse_args(list(tokens))
     envs = Path(values["envs"]) if values.get("envs") else shared_value(context, "envs")
     try:
         folders = project_folders(context, envs)
@@ -105,26 +105,26 @@ class _Typed:
 
     def omitted_name(self) -> str | None:
         """The name to put in front; None if the words have it, or the verb goes without."""
-        words: list[str] = []
+        tokens: list[str] = []
         for argument in self.arguments:
             value = self.values.get(str(argument.name)) or ()
             if isinstance(value, (str, tuple)):
-                words += [value] if isinstance(value, str) else value
+                tokens += [value] if isinstance(value, str) else value
         if self.path == DOCTOR:
             # Of this machine; with the default environment, where one is installed.
             options = any(map(self.values.get, ("on", "prefix")))
-            default = None if words or options else self._default()
+            default = None if tokens or options else self._default()
             return default if default in list_prefixes(self.folders) else None
-        if not words:
+        if not tokens:
             is_request = self.path in REQUESTS
             if is_request and (not self.names or any(map(self.values.get, INSTEAD))):
                 return None
             return self._default() or self._refuse_to_choose()
-        first, rest = words[0], self.arguments[1:]
+        first, rest = tokens[0], self.arguments[1:]
         required = sum(argument.required for argument in rest)
         if self.path == "add":
             required = int(not (self.values.get("files") or self.values.get("editables")))
-        lacks = len(words) <= required
+        lacks = len(tokens) <= required
         if first in {*self.names, *list_prefixes(self.folders)} or self.values.get("prefix"):
             return None
         is_name = self.has_separator or not rest
@@ -139,7 +139,7 @@ class _Typed:
             return None
         question = did_you_mean(first, self.names)
         if question:
-            forms = ([question.split("`")[1], *words[1:]], [default, *words])
+            forms = ([question.split("`")[1], *tokens[1:]], [default, *tokens])
             lines = [f"  provision {self.path} {shlex.join(form)}" for form in forms]
             problem = f"`{first}` is not an environment. {question}Write one of:"
             raise click.UsageError("\n".join([problem, *lines]), self.context)
@@ -170,15 +170,15 @@ class _Typed:
             )
         raise click.UsageError(problem, self.context)
 
-    def _fits(self, word: str, default: str) -> bool:
+    def _fits(self, token: str, default: str) -> bool:
         """Whether a word certainly is what follows NAME, in the default environment."""
         kind = self.arguments[1].name
         if kind in ("package", "packages"):
-            return word in locked_packages(self.folders.envs / default)
+            return token in locked_packages(self.folders.envs / default)
         if kind == "command":
             programs = prefix_path(self.folders, default) / "bin"
-            return shutil.which(word, path=f"{programs}:{os.environ.get('PATH', '')}") is not None
-        return kind == "folder" and Path(word).is_dir()
+            return shutil.which(token, path=f"{programs}:{os.environ.get('PATH', '')}") is not None
+        return kind == "folder" and Path(token).is_dir()
 
     def _is_of_other_project(self, name: str) -> bool:
         """Whether an environment of that name is installed in other projects. Outside of projects,

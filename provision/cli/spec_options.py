@@ -98,8 +98,8 @@ def _refuse_second_package(
     if name is None:
         return None
     typed = context.meta.get(ARGUMENTS, ())
-    for option, package, word in zip(typed, typed[1:], typed[2:]):
-        if word != name or option not in ("--pip", "--conda"):
+    for option, package, token in zip(typed, typed[1:], typed[2:]):
+        if token != name or option not in ("--pip", "--conda"):
             continue
         envs = Path(shared_value(context, "envs") or os.environ.get("PROVISION_ENVS") or "envs")
         if not (envs / name).exists():

@@ -126,10 +126,10 @@ class NodeSelection:
 
     def options(self, names: Collection[str] | None = None) -> str:
         """What a command, as a shell reads it, needs to select the same nodes, or some of them."""
-        words = ["--on", self.text if names is None else self.part(names)]
+        tokens = ["--on", self.text if names is None else self.part(names)]
         if self.inventory is not None:
-            words += ["--inventory", str(self.inventory)]
-        return shlex.join(words)
+            tokens += ["--inventory", str(self.inventory)]
+        return shlex.join(tokens)
 
     def part(self, names: Collection[str]) -> str:
         """What `--on` takes for some of these nodes. Plain hosts are their names; others are reached by

@@ -68,13 +68,13 @@ def mirror_settings(
     """
     try:
         # Quotes as in a shell keep a folder's spaces.
-        words = shlex.split(environ.get(MIRRORS, ""))
+        tokens = shlex.split(environ.get(MIRRORS, ""))
     except ValueError as error:
         raise InvalidSpec(
             f"{MIRRORS} has {str(error).lower()}.",
             advice=f"Quote a folder with spaces: {MIRRORS}=\"'*=/a b' pypi=URL\".",
         ) from None
-    sources = [(options, Path.cwd()), (words, Path.cwd())]
+    sources = [(options, Path.cwd()), (tokens, Path.cwd())]
     sources += [(file.get("mirrors") or (), path.parent) for path, file in _contents(environ)]
     return merge_settings(
         *([parse_mirror(text, folder) for text in texts] for texts, folder in sources)

@@ -181,8 +181,8 @@ def _kubernetes_values(job_format: JobFormat, job: JobSpec, gpus: int | None) ->
     command of a pod, in which $$ is one dollar: $(NAME) is a variable of the container."""
     is_jobset = job_format == "jobset"
     head = kubernetes.head_name(job, is_jobset=is_jobset)
-    words = list(job.command) or [PYTHON]
-    command = [_one_dollar(word) for word in words]
+    tokens = list(job.command) or [PYTHON]
+    command = [_one_dollar(token) for token in tokens]
     if job.is_distributed:
         # Kubernetes gives each pod its number in JOB_COMPLETION_INDEX.
         starts = [PYTHON, *PYTHON_OPTIONS, f"--wait={kubernetes.WAIT_S}"]
@@ -201,8 +201,8 @@ def _kubernetes_values(job_format: JobFormat, job: JobSpec, gpus: int | None) ->
     }
 
 
-def _one_dollar(word: str) -> str:
-    return word.replace("$", "$$")
+def _one_dollar(token: str) -> str:
+    return token.replace("$", "$$")
 
 
 def dns_label(name: str) -> str:

@@ -193,8 +193,8 @@ class JobSpec:
         return options
 
 
-def is_python_code(word: str) -> bool:
-    return word.endswith(".py") or word == "-m"
+def is_python_code(token: str) -> bool:
+    return token.endswith(".py") or token == "-m"
 
 
 def check_job(job: JobSpec, resolution: Resolution) -> None:

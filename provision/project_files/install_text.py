@@ -64,8 +64,8 @@ def statements(file: str, text: str, selection: Selection) -> list[Statement]:
             for name, _, value in _ASSIGNMENT.findall(line):
                 variables[name] = value
                 if option := _INDEX_VARIABLE.fullmatch(name):
-                    words = f"--{option[1].lower().replace('_', '-')} {value}"
-                    result += parse_lines(words, file, number)
+                    tokens = f"--{option[1].lower().replace('_', '-')} {value}"
+                    result += parse_lines(tokens, file, number)
         if line.startswith("RUN ["):
             line = shlex.join(re.findall(r"\"([^\"]*)\"", line))
         for command in _SEPARATOR.split(line):
@@ -180,26 +180,26 @@ def _installed(commands: str, file: str, line: int) -> Iterator[Statement]:
 
 def _packages(arguments: str, file: str, line: int, *, is_pip: bool) -> Iterator[Statement]:
     try:
-        words = iter(shlex.split(arguments))
+        tokens = iter(shlex.split(arguments))
     except ValueError:
-        words = iter(arguments.split())
+        tokens = iter(arguments.split())
     options = table("install_options")
-    for word in words:
+    for token in tokens:
         kind: Kind = "conda"
-        if word.startswith("("):
+        if token.startswith("("):
             break  # a remark, as READMEs have them in their code
-        if word in options["with_value"]:
-            next(words, None)
+        if token in options["with_value"]:
+            next(tokens, None)
             continue
-        if word in options["pip" if is_pip else "conda"]:
-            option, word = word, next(words, "")
+        if token in options["pip" if is_pip else "conda"]:
+            option, token = token, next(tokens, "")
             # A file that was copied into the image, by its name in the project.
-            word = PurePosixPath(word).name if word.startswith("/") else word
+            token = PurePosixPath(token).name if token.startswith("/") else token
             kind = options["conda"].get(option, kind)
-            word = f"{option} {word}" if is_pip else word
-        elif word.startswith("-") and word.partition("=")[0] not in options["pip"]:
+            token = f"{option} {token}" if is_pip else token
+        elif token.startswith("-") and token.partition("=")[0] not in options["pip"]:
             continue
         if is_pip:
-            yield from parse_lines(word, file, line)
+            yield from parse_lines(token, file, line)
         else:
-            yield Statement(file=file, line=line, text=word, kind=kind, value=word)
+            yield Statement(file=file, line=line, text=token, kind=kind, value=token)

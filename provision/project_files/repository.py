@@ -131,10 +131,10 @@ def _of_text(
         if counts or statement.kind in ("note", "unknown", "include"):
             yield statement
         elif is_build or name not in known:
-            words = shell_words(requirement) if requirement else f"--conda {statement.value}"
+            tokens = shell_words(requirement) if requirement else f"--conda {statement.value}"
             yield statement.because(
                 f"the lines of {statement.file} are notes where other files state packages",
-                "" if is_build else f"provision add NAME {words}",
+                "" if is_build else f"provision add NAME {tokens}",
                 kind="note",
             )
 

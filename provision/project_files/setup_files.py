@@ -149,11 +149,11 @@ class _Program:
             if not isinstance(node, ast.Call) or not (node.keywords or node.args):
                 continue
             if ast.unparse(node.func).rpartition(".")[2] == "setup":
-                for word in node.keywords:
-                    keyword = word.arg or "**"
-                    entries: dict[str, ast.AST] = {"": word.value}
+                for token in node.keywords:
+                    keyword = token.arg or "**"
+                    entries: dict[str, ast.AST] = {"": token.value}
                     if keyword == "extras_require":
-                        entries = self._entries(word.value)
+                        entries = self._entries(token.value)
                     for extra, value in entries.items():
                         yield keyword, extra, self._items(value)
                 return

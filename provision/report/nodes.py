@@ -36,7 +36,7 @@ def nodes_values(record: DriftRecord) -> dict[str, Any]:
     """The values of templates/nodes.html.j2. record: valid by its schema."""
     nodes, counts = record["nodes"], record["counts"]
     title, verdict = f"{record['name']} on {record['on']}", record["verdict"]
-    texts = [f"{counts[key]} {word}" for key, word in COUNTS.items() if counts[key]]
+    texts = [f"{counts[key]} {token}" for key, token in COUNTS.items() if counts[key]]
     summary = f"{format_count(counts['nodes'], 'node')}: {', '.join(texts)}"
     facts, absent = [], []
     for fact in record["facts"]:

@@ -74,8 +74,8 @@ def _for_cuda(requirement: str, major: str) -> tuple[str | None, str]:
 
 def _name_and_extras(requirement: str) -> tuple[str, set[str]]:
     extras = re.match(r"[^\[;@<>=!~]*\[([^\]]*)\]", requirement)
-    words = extras[1].lower().split(",") if extras else []
-    return package_name(requirement), {word.strip() for word in words}
+    tokens = extras[1].lower().split(",") if extras else []
+    return package_name(requirement), {token.strip() for token in tokens}
 
 
 @catalog.cached

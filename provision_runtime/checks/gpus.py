@@ -93,8 +93,8 @@ def recovery_finding(action: str, name: str) -> Finding | None:
     if action == "None":
         return None
     message = f"the driver asks for a recovery of {name}: {action or 'unreadable'}"
-    for word, advice in _RECOVERY:
-        if word in action.lower():
+    for token, advice in _RECOVERY:
+        if token in action.lower():
             return Finding("gpu-recovery", message, advice=advice)
     return Finding("gpu-state-unknown", message)
 

@@ -69,7 +69,7 @@ class _Key(NamedTuple):
     kind: str
     device: str
     number: str = ""
-    word: str = ""
+    token: str = ""
 
 
 @functools.lru_cache(maxsize=1)
@@ -93,8 +93,8 @@ def kernel_findings(text: str) -> list[tuple[Finding, str]]:
         finding = _finding(key, len(indices), lines[indices[-1]])
         rule = _event(key) or {}
         # An SXid's severity stands in the first of its lines only.
-        is_repeated = key.kind == "SXid" and not key.word
-        is_repeated &= any(other[:3] == key[:3] and other.word for other in events)
+        is_repeated = key.kind == "SXid" and not key.token
+        is_repeated &= any(other[:3] == key[:3] and other.token for other in events)
         if finding is None or is_repeated or len(indices) < rule.get("least", 1):
             continue
         over = max(
@@ -121,18 +121,18 @@ def _classified(line: str) -> Iterator[tuple[_Key, bool]]:
         kind = "SXid" if match[1].lower() == "sxid" else "Xid"
         key = _Key(kind, match[2] or "", match[3] or "?")
         event = _event(key)
-        word = None
+        token = None
         if key.number == _RECOVERY_XID:
-            word = _RECOVERY.search(line)
+            token = _RECOVERY.search(line)
             # The last action counts.
             yield key._replace(kind=_RECOVERY_XID), True
             key = key._replace(kind=_RECOVERY_XID)
-            if word and word[1] == "None":
+            if token and token[1] == "None":
                 yield key._replace(kind="Xid"), True
                 return
         elif key.kind == "SXid" or (event and event["severity"] == "line"):
-            word = _SEVERITY.search(line)
-        yield key._replace(word=word[1] if word else ""), False
+            token = _SEVERITY.search(line)
+        yield key._replace(token=token[1] if token else ""), False
         return
     lower = line.lower()
     # Regular expressions are slow, and a storm of errors fills the log.
@@ -174,22 +174,22 @@ def _finding(key: _Key, count: int, line: str) -> Finding | None:
     if event and not key.number:
         return Finding(event["finding"], f"{event['meaning']} {times}", advice=advice)
     if key.kind == _RECOVERY_XID:
-        finding = recovery_finding(key.word, "a GPU")
+        finding = recovery_finding(key.token, "a GPU")
         advice = finding.advice if finding else ""
-        message = f"Xid {key.number} (the driver asks for: {key.word or 'unreadable'}) {times}"
+        message = f"Xid {key.number} (the driver asks for: {key.token or 'unreadable'}) {times}"
         return Finding("gpu-xid" if advice else "gpu-xid-unknown", message, advice=advice)
     severity = event["severity"] if event else "line"
-    if key.word or severity == "line":
-        severity = {"fatal": "fail", "": "unknown"}.get(key.word.lower(), "warn")
+    if key.token or severity == "line":
+        severity = {"fatal": "fail", "": "unknown"}.get(key.token.lower(), "warn")
     if severity == "none":
         return None
     meaning = event["meaning"] if event else "not in the catalog"
-    message = f"{key.kind} {key.number} ({', '.join(filter(None, (key.word, meaning)))}) {times}"
+    message = f"{key.kind} {key.number} ({', '.join(filter(None, (key.token, meaning)))}) {times}"
     if severity == "unknown":
         return Finding("gpu-xid-unknown", message)
     if severity == "warn":
         # The action of an event that states its severity is that of a fatal one.
-        is_stated = key.word and not decoded
+        is_stated = key.token and not decoded
         return Finding("gpu-event", message, advice=actions["support"] if is_stated else advice)
     return Finding("gpu-xid" if key.kind == "Xid" else "nvswitch-sxid", message, advice=advice)
 

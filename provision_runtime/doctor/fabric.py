@@ -92,22 +92,22 @@ def ports(machine: Machine) -> Iterator[Result]:
     # A hypervisor shows what it likes, and DGX Spark has four lanes for each half of a port.
     has_plain_slots = " hypervisor" not in machine.read("/proc/cpuinfo")
     has_plain_slots &= not re.search("DGX.Spark|GB10", machine.read(PRODUCT))
-    for alike in _kinds(machine):
-        down = [port for port in alike if port.state != ACTIVE]
+    for ports in _kinds(machine):
+        down = [port for port in ports if port.state != ACTIVE]
         if down:
             states = ", ".join(f"{port.name} is {port.state or 'unreadable'}" for port in down)
             states = states.replace("INIT", "INIT (no subnet manager)")
-            message = f"{len(down)} of {len(alike)} ports are not active: {states}"
+            message = f"{len(down)} of {len(ports)} ports are not active: {states}"
             yield observation("port-down", message, f"{INFINIBAND}/*/ports/*/state", states)
-        fastest = max(port.gigabits for port in alike)
-        least = max(fastest, LEAST_GIGABITS.get(alike[0].model, 0.0))
-        for port in alike:
+        fastest = max(port.gigabits for port in ports)
+        least = max(fastest, LEAST_GIGABITS.get(ports[0].model, 0.0))
+        for port in ports:
             is_slow = port.gigabits < least or "(1X " in port.rate
             if port.state == ACTIVE and port.rate and is_slow:
                 message = f"{port.name} runs at {port.rate}; its kind at {least:g} Gb/sec or more"
                 yield observation("port-slow", message, f"{INFINIBAND}/*/ports/*/rate", port.rate)
-        widest = max(port.pcie_gigabits for port in alike)
-        for port in alike:
+        widest = max(port.pcie_gigabits for port in ports)
+        for port in ports:
             is_reduced = 0 < port.pcie_gigabits < max(port.gigabits, widest)
             if has_plain_slots and port.state == ACTIVE and is_reduced:
                 message = (
@@ -116,9 +116,9 @@ def ports(machine: Machine) -> Iterator[Result]:
                 )
                 source = f"{INFINIBAND}/*/device/current_link_*"
                 yield observation("nic-pcie-reduced", message, source, message)
-        if gpus >= MULTI_GPU and len(alike) > 1 and (len(alike) + 1) % gpus == 0:
-            message = f"{len(alike)} adapters of one kind for {gpus} GPUs"
-            names = ", ".join(port.name for port in alike)
+        if gpus >= MULTI_GPU and len(ports) > 1 and (len(ports) + 1) % gpus == 0:
+            message = f"{len(ports)} adapters of one kind for {gpus} GPUs"
+            names = ", ".join(port.name for port in ports)
             yield observation("adapter-missing", message, INFINIBAND, names)
 
 

@@ -213,8 +213,8 @@ def _gpu(gpu: ElementTree.Element, is_whole: bool) -> GpuHealth:
         name = re.fullmatch(r"clocks_(?:event|throttle)_reason_(.+)", element.tag)
         if name and (element.text or "").strip() == "Active":
             reasons.append(name[1])
-    words = {element.tag: (element.text or "").strip(" []\n\t") for element in gpu.iter()}
-    recovery = RESET_REQUIRED if RESET_REQUIRED in words.values() else _recovery(gpu)
+    tokens = {element.tag: (element.text or "").strip(" []\n\t") for element in gpu.iter()}
+    recovery = RESET_REQUIRED if RESET_REQUIRED in tokens.values() else _recovery(gpu)
     is_workstation = WORKSTATION.search(gpu.findtext("product_brand", "")) is not None
     is_nameless = _text(gpu, "product_name", "uuid") is None
     # Without a cluster the fabric is this host's own.
@@ -222,16 +222,16 @@ def _gpu(gpu: ElementTree.Element, is_whole: bool) -> GpuHealth:
     state, status = _text(gpu, "fabric/state"), (gpu.findtext("fabric/status") or "").strip()
     unreadable, fabric_faults = [], []
     for element in gpu.findall("fabric/health/*"):
-        word = (element.text or "").strip()
+        token = (element.text or "").strip()
         # What is configured wrongly has many names.
-        if word in FABRIC_FAULTS or "configuration" in element.tag:
-            if word not in (*NO_VALUE, *NO):
-                fabric_faults.append(f"{element.tag} {word}")
-        elif word not in (*NO_VALUE, *FABRIC_HEALTHY):
-            unreadable.append(f"fabric {element.tag}: {word}")
+        if token in FABRIC_FAULTS or "configuration" in element.tag:
+            if token not in (*NO_VALUE, *NO):
+                fabric_faults.append(f"{element.tag} {token}")
+        elif token not in (*NO_VALUE, *FABRIC_HEALTHY):
+            unreadable.append(f"fabric {element.tag}: {token}")
     for tag in FLAGS:
-        if words.get(tag, "") not in (*YES, *NO, *NO_VALUE):
-            unreadable.append(f"{tag}: {words[tag]}")
+        if tokens.get(tag, "") not in (*YES, *NO, *NO_VALUE):
+            unreadable.append(f"{tag}: {tokens[tag]}")
     if state not in (None, *FABRIC_STATES):
         unreadable.append(f"fabric state: {state}")
     values: Dict[str, Any] = {}
@@ -245,10 +245,10 @@ def _gpu(gpu: ElementTree.Element, is_whole: bool) -> GpuHealth:
     return GpuHealth(
         **values,
         address=gpu.get("id", ""),
-        lost=(is_nameless and is_whole and recovery != RESET_REQUIRED) or LOST in words.values(),
+        lost=(is_nameless and is_whole and recovery != RESET_REQUIRED) or LOST in tokens.values(),
         mig_instances=len(gpu.findall("mig_devices/mig_device")),
         uncorrectable=_uncorrectable(gpu),
-        repairs_pending=[tag for tag in FLAGS if "repair" in tag and words.get(tag) in YES],
+        repairs_pending=[tag for tag in FLAGS if "repair" in tag and tokens.get(tag) in YES],
         throttled=reasons,
         fabric=state if state in FABRIC_STATES else None,
         # Other than Success, it is the name of an error.
@@ -258,7 +258,9 @@ def _gpu(gpu: ElementTree.Element, is_whole: bool) -> GpuHealth:
         recovery=recovery,
         # The status of the fabric is the name of an error itself.
         errors=[
-            f"{tag}: {word}" for tag, word in words.items() if word in ERRORS and tag != "status"
+            f"{tag}: {token}"
+            for tag, token in tokens.items()
+            if token in ERRORS and tag != "status"
         ],
         unreadable=unreadable,
         is_whole=is_whole,

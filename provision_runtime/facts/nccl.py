@@ -67,9 +67,9 @@ def setting_effect(name: str, value: str) -> tuple[str, bool]:
     is_set = value.strip() != ""
     if costly in ("on", "off") and is_set and NUMBER.match(value) is None:
         return f"NCCL reads numbers only: this means 0, not 1. Its meaning: {effect}", True
-    words = [word for word in re.split(r"[\s,;:^]+", value) if word and not word.isdigit()]
-    values = setting.get("values", words)
-    wrong = [word for word in words if word.upper() not in map(str.upper, values)]
+    tokens = [token for token in re.split(r"[\s,;:^]+", value) if token and not token.isdigit()]
+    values = setting.get("values", tokens)
+    wrong = [token for token in tokens if token.upper() not in map(str.upper, values)]
     if wrong:
         return f"NCCL does not know {wrong[0]!r}, only {', '.join(values)}", True
     if isinstance(costly, list):

@@ -105,12 +105,12 @@ def _of_error(ranks: States) -> Cause | None:
 
 def _of_kind(ranks: States) -> Cause | None:
     """Of a rank that does not come to the collective in which others wait."""
-    for kind, (id, words) in _KINDS.items():
+    for kind, (id, tokens) in _KINDS.items():
         states = [state for state in ranks if state.kind == kind]
         if states and not (kind == model.WAITING and any(s.kind == model.ENDED for s in ranks)):
             # Ranks that are all gone were ended together: none of them is the first.
             blamed = states if kind == model.GONE else states[:1]
-            return _cause(id, blamed, words + states[0].detail)
+            return _cause(id, blamed, tokens + states[0].detail)
     return None
 
 
@@ -159,8 +159,8 @@ def _of_paths(waiting: States) -> Cause | None:
         _of_skip,
     ]
     for rule in rules:
-        for here, there in pairs:
-            cause = rule(here, there)
+        for group, peers in pairs:
+            cause = rule(group, peers)
             if cause:
                 return cause
     return _of_file(waiting[:1]) if pairs else None
@@ -176,76 +176,76 @@ def _of_file(states: States) -> Cause | None:
     return _on_one_rank(states, frame_at(line.function, line.file, guarded, ""), _ONE_MORE)
 
 
-def _paths(here: States, there: States) -> Iterator[tuple[Frame, int, int]]:
+def _paths(group: States, peers: States) -> Iterator[tuple[Frame, int, int]]:
     """The user's frames of some ranks, the innermost first; the line of others in the same function, 0
     if they are not in it; and by how many lines these are past the call that led here."""
-    lines = {(f.file, f.function): f.line for state in there[:1] for f in state.frames[::-1]}
-    frames = [frame for frame in here[0].frames if frame.is_user]
+    lines = {(f.file, f.function): f.line for state in peers[:1] for f in state.frames[::-1]}
+    frames = [frame for frame in group[0].frames if frame.is_user]
     common = [frame for frame in frames if (frame.file, frame.function) in lines]
     lead = lines[common[0].file, common[0].function] - common[0].line if common else 0
     for frame in frames:
         yield frame, lines.get((frame.file, frame.function), 0), lead
 
 
-def _of_condition(here: States, there: States, is_on_rank: bool = True) -> Cause | None:
+def _of_condition(group: States, peers: States, is_on_rank: bool = True) -> Cause | None:
     """Below a condition, on a rank or another, which the others have not met."""
-    for frame, line, _ in _paths(here, there):
+    for frame, line, _ in _paths(group, peers):
         if line or is_on_rank:
             condition, is_in_other = source.condition(frame, line, is_on_rank)
             if is_in_other:
-                text = f"and {_names(there)} make other calls, by the branches of `if {condition}`"
-                return _cause("calls-differ", here, text, frame)
+                text = f"and {_names(peers)} make other calls, by the branches of `if {condition}`"
+                return _cause("calls-differ", group, text, frame)
             if condition:
-                return _on_one_rank(here, frame, f"came here alone, because of `if {condition}`")
+                return _on_one_rank(group, frame, f"came here alone, because of `if {condition}`")
     return None
 
 
-def _of_try(here: States, there: States, block: str) -> Cause | None:
+def _of_try(group: States, peers: States, block: str) -> Cause | None:
     """The others are in an except or finally block, and these in its try."""
-    for frame, line, _ in _paths(here, there):
+    for frame, line, _ in _paths(group, peers):
         if line and source.has_left_try(frame, line, block):
-            text = f"left the try block before {_names(here)}: by an exception?"
-            return _cause("exception-handled", there, text)
+            text = f"left the try block before {_names(group)}: by an exception?"
+            return _cause("exception-handled", peers, text)
     return None
 
 
-def _of_loop(here: States, there: States) -> Cause | None:
+def _of_loop(group: States, peers: States) -> Cause | None:
     """The others went on after the loop that leads here."""
-    for frame, line, is_past in _paths(here, there):
+    for frame, line, is_past in _paths(group, peers):
         is_over = (
             source.has_left_loop(frame, line) if line else is_past and source.is_in_loop(frame)
         )
         if is_over and not (source.early_return(frame) and not line):
-            text = f"left the loop before {_names(here)}"
+            text = f"left the loop before {_names(group)}"
             skip = source.skip(frame)
             if skip:
                 text += f", or skipped a step of it in line {skip}"
                 frame = frame_at(frame.function, frame.file, skip, "")
-            return _cause("step-skipped" if skip else "uneven-batches", there, text, frame)
+            return _cause("step-skipped" if skip else "uneven-batches", peers, text, frame)
     return None
 
 
-def _of_return(here: States, there: States) -> Cause | None:
+def _of_return(group: States, peers: States) -> Cause | None:
     """The others are no longer in a function: unless they have not come to it."""
-    paths = list(_paths(here, there))
+    paths = list(_paths(group, peers))
     for frame, line, lead in paths:
         is_before = lead < 0 and not any(source.is_in_loop(path[0]) for path in paths)
         returned = 0 if line or is_before else source.early_return(frame)
         if returned:
-            text = f"returned from {frame.function}, and {_names(here)} did not"
+            text = f"returned from {frame.function}, and {_names(group)} did not"
             where = frame_at(frame.function, frame.file, returned, "")
-            return _cause("early-return", there, text, where)
+            return _cause("early-return", peers, text, where)
     return None
 
 
-def _of_skip(here: States, there: States) -> Cause | None:
+def _of_skip(group: States, peers: States) -> Cause | None:
     """The others are at an earlier line of the loop that leads here, and a step may be ended between."""
-    for frame, line, _ in _paths(here, there):
+    for frame, line, _ in _paths(group, peers):
         skip = source.skip(frame) if source.is_earlier_in_loop(frame, line) else 0
         if line < skip:
-            text = f"skipped, it seems, the step that {_names(here)} made"
+            text = f"skipped, it seems, the step that {_names(group)} made"
             where = frame_at(frame.function, frame.file, skip, "")
-            return _cause("step-skipped", there, text, where)
+            return _cause("step-skipped", peers, text, where)
     return None
 
 

@@ -135,11 +135,11 @@ def run(results: int, orders: int, node: str) -> None:
     torchrun.main(json.loads(text))
 
 
-def run_launcher(words: Sequence[str], hang_after_s: float, on_hang: str) -> None:
+def run_launcher(tokens: Sequence[str], hang_after_s: float, on_hang: str) -> None:
     """Become a program that starts ranks with torch's launcher, such as torchrun.
 
     Args:
-        words: its path and arguments, or -m with a module's name.
+        tokens: its path and arguments, or -m with a module's name.
         hang_after_s: report a hang when all ranks were silent for so long; 0: never.
         on_hang: report or end.
     """
@@ -166,13 +166,13 @@ def run_launcher(words: Sequence[str], hang_after_s: float, on_hang: str) -> Non
     _on_failures(socket.gethostname(), report)
     if hang_after_s:
         Watcher(os.getpid(), hang_after_s, end, is_whole_job=True).start()
-    is_module = words[0] == "-m"
-    sys.argv = list(words[is_module:])
+    is_module = tokens[0] == "-m"
+    sys.argv = list(tokens[is_module:])
     try:
         if is_module:
-            runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+            runpy.run_module(tokens[1], run_name="__main__", alter_sys=True)
         else:
-            runpy.run_path(words[0], run_name="__main__")
+            runpy.run_path(tokens[0], run_name="__main__")
     except BaseException:
         if is_ended:
             sys.exit(HUNG)

@@ -61,8 +61,8 @@ def refresh_module(store: Store, name: str) -> None:
         return
     prefix, version = store.environment(key), _version(key)
     # As one word of Tcl.
-    word = re.sub(r"([^\w/.,:=@%+-])", r"\\\1", prefix)
-    text = MAGIC + MADE_BY + _MODULE.format(key=key, name=name, prefix=word)
+    token = re.sub(r"([^\w/.,:=@%+-])", r"\\\1", prefix)
+    text = MAGIC + MADE_BY + _MODULE.format(key=key, name=name, prefix=token)
     for file, content in (
         (version, text),
         (VERSION_FILE, f'{MAGIC}{MADE_BY}set ModulesVersion "{version}"\n'),

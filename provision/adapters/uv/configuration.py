@@ -210,7 +210,7 @@ def with_login(index: IndexTable, environ: Mapping[str, str]) -> IndexTable:
     """An index with the login of its variables in its address: uv reads UV_INDEX_NAME_USERNAME and
     UV_INDEX_NAME_PASSWORD."""
     name = re.sub(r"[^A-Z0-9]", "_", str(index.get("name", "")).upper())
-    user, password = (environ.get(f"UV_INDEX_{name}_{word}") for word in ("USERNAME", "PASSWORD"))
+    user, password = (environ.get(f"UV_INDEX_{name}_{token}") for token in ("USERNAME", "PASSWORD"))
     scheme, separator, rest = str(index["url"]).partition("://")
     if not name or not separator or (user is None and password is None):
         return index

@@ -87,14 +87,14 @@ def repair_commands(record: DriftRecord, inventory: Path | None = None) -> list[
     lines = []
     if deviating:
         lines += ["", f"Where the pack {reference} is, this gives them what the others have:"]
-    for words, nodes in (
+    for tokens, nodes in (
         (f"store remove {reference} --force", changed),
         (f"ship {record['name']}", deviating),
     ):
         if nodes:
             selected = ["--on", f"{record['on']}&{fold(nodes)}"]
             selected += ["--inventory", str(inventory)] if inventory else []
-            lines.append(f"  provision {words} {shlex.join(selected)}")
+            lines.append(f"  provision {tokens} {shlex.join(selected)}")
     return lines
 
 

@@ -323,8 +323,8 @@ def _node_count(engine: Engine, request: LaunchRequest) -> int:
 
 def _job_name(command: Sequence[str], engine: Engine) -> str:
     """After the command; with an ending of its own where the engine gives no number."""
-    word = command[1] if command[:1] == ("-m",) and len(command) > 1 else command[0]
-    name = launch.dns_label(Path(word).name.removesuffix(".py"))
+    token = command[1] if command[:1] == ("-m",) and len(command) > 1 else command[0]
+    name = launch.dns_label(Path(token).name.removesuffix(".py"))
     return name if engine == "slurm" else f"{name[:40].rstrip('-')}-{secrets.token_hex(3)}"
 
 

@@ -83,7 +83,7 @@ def check_lines(
     for line in advice_lines(problem for row in report for problem in row.problems):
         lines += wrap_line(line, width)
     counts = Counter(row.verdict for row in report)
-    parts = [f"{counts[kind]} {word}" for kind, word in VERDICTS.items() if counts[kind]]
+    parts = [f"{counts[kind]} {token}" for kind, token in VERDICTS.items() if counts[kind]]
     purpose = f" for {environment}" if environment else ""
     return [
         *lines,

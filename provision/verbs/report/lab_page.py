@@ -59,7 +59,7 @@ def page_values(report: LabReport) -> dict[str, object]:
         *(event.verdict for event in events),
         *(JOB_VERDICTS.get(job.verdict, "unknown") for job in jobs),
     ]
-    counts = [f"{verdicts.count(word)} {word}" for word in WORST if word in verdicts]
+    counts = [f"{verdicts.count(token)} {token}" for token in WORST if token in verdicts]
     size = f"{format_count(len(rows), 'environment')} on {format_count(len(hosts), 'machine')}"
     summary = f"{size}: {', '.join(counts) or 'nothing was tested'}"
     worst = next((verdict for verdict in WORST if verdict in verdicts), "unknown")
@@ -89,11 +89,11 @@ def _proofs(
     for verdict in environment.verdicts:
         # A change of the driver or the lock since the test leaves nothing proved.
         reason = state or (verdict.elsewhere if verdict.host == record.host else "")
-        word = "unknown" if reason and verdict.verdict == "pass" else verdict.verdict
+        token = "unknown" if reason and verdict.verdict == "pass" else verdict.verdict
         note = ", ".join(filter(None, (reason, user)))
-        proof = Proof(verdict=word, target=verdict.target, note=note, at=verdict.measured_at)
+        proof = Proof(verdict=token, target=verdict.target, note=note, at=verdict.measured_at)
         yield verdict.host, proof
     if record.host not in tested:
-        word = "-" if environment.state == "not installed" else "unknown"
+        token = "-" if environment.state == "not installed" else "unknown"
         reason = state or ("not tested here" if tested else environment.smoke or "not tested")
-        yield record.host, Proof(verdict=word, note=", ".join(filter(None, (reason, user))))
+        yield record.host, Proof(verdict=token, note=", ".join(filter(None, (reason, user))))

@@ -65,17 +65,17 @@ def watched_launch(
 ) -> Launch | None:
     """The same for a command that starts ranks, in a process that reports how they fail and hang;
     None for any other command."""
-    words = launcher_words(command)
-    if words is None:
+    tokens = launcher_words(command)
+    if tokens is None:
         return None
-    if words[0] != "-m":
-        program = prefix.path / "bin" / words[0]
+    if tokens[0] != "-m":
+        program = prefix.path / "bin" / tokens[0]
         if not program.is_file():  # another one on PATH
             return None
-        words = [str(program), *words[1:]]
+        tokens = [str(program), *tokens[1:]]
     options = [f"--hang-after={hang_after_s}", f"--on-hang={on_hang}"]
     runtime = [str(prefix.python), "-B", str(files("provision_runtime")), "launcher", *options]
-    argv = activation.run_argv(prefix, [*runtime, "--", *words])
+    argv = activation.run_argv(prefix, [*runtime, "--", *tokens])
     variables = {stacks.PY_SPY: stacks.py_spy(), **variables}
     return Launch(argv=argv, variables=variables)
 

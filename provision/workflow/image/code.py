@@ -36,16 +36,16 @@ def relative_script(
     packages: of the environment, which are no modules of the folder.
     """
     installed = {canonicalize_name(package.name) for package in packages}
-    for word, following in zip(command, [*command[1:], ""]):
-        if word == "-c":
+    for token, following in zip(command, [*command[1:], ""]):
+        if token == "-c":
             return None
-        if word == "-m":
+        if token == "-m":
             top = following.partition(".")[0]
             for name in (top, f"{top}.py"):
                 if top and canonicalize_name(top) not in installed and (folder / name).exists():
                     return name
-        elif word.endswith(SCRIPTS) and not word.startswith(("-", "/")):
-            return word
+        elif token.endswith(SCRIPTS) and not token.startswith(("-", "/")):
+            return token
     return None
 
 
