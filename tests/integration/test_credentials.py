@@ -117,7 +117,7 @@ def test_a_login_is_recorded_nowhere_and_used_from_netrc(
     run(0, "build", NAME, "--no-image", "--no-smoke", "--no-kernel")
     run(0, "passport", "show", NAME, "--json")
     run(0, "report", NAME, "-o", str(lab.root / "work" / "report.html"))
-    run(0, "env", "show", NAME, "--json")
+    run(0, "env", "tree", NAME, "--json")
     run(0, "render", NAME)
     run(0, "env", "diff", NAME, "--deep")
     # A lock that another tool made with the login.

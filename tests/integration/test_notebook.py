@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -18,6 +19,7 @@ import pytest
 
 from provision.core.project import project_folder
 from provision.environment import prefix as prefixes
+from tests.integration.waiting import eventually
 from tests.unit.cli.test_quickstart import quick_start
 
 pytestmark = pytest.mark.index
@@ -35,6 +37,11 @@ def request(address: str, path: str, token: str = "") -> tuple[int, Any]:
             return answer.status, json.loads(answer.read())
     except urllib.error.HTTPError as error:
         return error.code, None
+
+
+def is_open(port: int | None) -> bool:
+    with socket.socket() as connection:
+        return connection.connect_ex(("127.0.0.1", port)) == 0
 
 
 def make_environment(root: Path) -> None:
@@ -84,6 +91,8 @@ def test_jupyterlab_asks_for_a_token_and_starts_our_kernels(tmp_path: Path) -> N
                 address = line.strip()
             token = address.rpartition("=")[2]
             assert token != "of-another-server"
+            # Jupyter prints the address, and then listens.
+            eventually(lambda: is_open(urlsplit(address).port))
             assert request(address, "/api/kernelspecs")[0] == 403
             status, document = request(address, "/api/kernelspecs", token)
             commands = subprocess.run(["ps", "ax", "-o", "args"], capture_output=True, text=True)
