@@ -17,6 +17,7 @@ from provision.adapters.conda import ChannelRecords
 from provision.core.errors import ProvisionError, Unsolvable
 from provision.lockfile.diagnose.unsat_core import (
     DETAILS_ADVICE,
+    WITH,
     Budget,
     OutOfTime,
     PinReasons,
@@ -118,7 +119,8 @@ def _conflict(
 
     def solves(option: str) -> bool:
         if not option.startswith("--python "):
-            return is_solvable(part([t for t in requirements if reasons.option(t) != option]))
+            out = option.split(WITH)
+            return is_solvable(part([t for t in requirements if reasons.option(t) not in out]))
         # Builds of the pytorch channel are named after their Python: py3.11_cuda12.1*.
         pattern = rf"(?<=py|n=){re.escape(python)}(?!\d)"
         other = option.removeprefix("--python ")

@@ -22,6 +22,7 @@ TORCH_NAMES = {source.torch_package for source in sources.REGISTRY}
 # Whose a requirement is; a conflict is searched for among these in this order.
 USER, PYTHON, TORCH, RULE = range(4)
 MAX_WITH_REASONS = 3
+WITH = " with "  # between options that help together
 MAX_PYTHONS = 4  # that a diagnosis tries
 DETAILS_ADVICE = "-v shows the solver's own output."
 # Packages that are added by default, and the option that leaves each out.
@@ -153,14 +154,19 @@ def solutions(
     pythons: Iterable[str],
 ) -> str:
     """The beginning of an advice: the option for the nearest Python, and those that leave default
-    packages out, each of which solves the conflict by itself. core: the requirements that conflict.
-    solves: whether an option does."""
+    packages out, each of which solves the conflict by itself, or all of them. core: the requirements
+    that conflict. solves: whether an option does, or several, joined by WITH."""
     enough: list[str] = []
     for other in nearest_pythons(python, pythons) if python else ():
         if not enough and solves(f"--python {other}"):
             enough.append(f"--python {other}")
     at_fault = dict.fromkeys(option for text in core if (option := reasons.option(text)))
-    enough += filter(solves, at_fault)
+    alone = [option for option in at_fault if solves(option)]
+    added = dict.fromkeys(option for text in reasons.reasons if (option := reasons.option(text)))
+    if at_fault and not alone and solves(WITH.join(added)):
+        needed = minimal([*added], lambda options: not solves(WITH.join(options)))
+        alone = [WITH.join(needed)]
+    enough += alone
     if not enough:
         return ""
     return f"Without other changes, {', or '.join(f'{option} solves it' for option in enough)}. "

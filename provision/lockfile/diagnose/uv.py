@@ -13,6 +13,7 @@ from provision.catalog import releases
 from provision.core.errors import ProvisionError, Unsolvable
 from provision.lockfile.diagnose.unsat_core import (
     DETAILS_ADVICE,
+    WITH,
     Budget,
     OutOfTime,
     PinReasons,
@@ -65,7 +66,8 @@ def _explained(error: Unsolvable, request: uv.ResolveRequest, reasons: PinReason
         if option.startswith("--python "):
             # conda's packages are those of the lock's Python.
             return failure(request.requirements, option.removeprefix("--python ")) is None
-        return failure([text for text in everything if reasons.option(text) != option]) is None
+        out = option.split(WITH)
+        return failure([text for text in everything if reasons.option(text) not in out]) is None
 
     pythons = {python for release in releases().values() for python in release.python}
     advice = solutions(core, reasons, solves, request.python, pythons)
