@@ -245,10 +245,10 @@ def engine_version() -> tuple[str, None] | tuple[None, str]:
             return None, str(reason)
         with closing(client), engine_errors("ask for its version"):
             return str(client.version()["Version"]), None
-    if not Path(path).exists():
-        return None, f"there is no {path}"
     try:
         return str(_get(path, "/version")["Version"]), None
+    except FileNotFoundError:
+        return None, f"there is no {path}"
     except (OSError, ValueError, LookupError, TypeError) as error:
         return None, getattr(error, "strerror", None) or str(error)
 

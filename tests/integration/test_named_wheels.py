@@ -197,29 +197,24 @@ def test_auto_means_a_cuda_of_which_an_index_has_the_build(lab: Home) -> None:
     assert re.search(r"name: server\n.*version: 0\.33\.0", text)
     assert 'cuda: "13.0"' in (lab.envs / "auto" / "spec.yml").read_text()
     # The lock decides where a user's own spec.yml keeps `auto`.
-    folder = lab.envs / "own-auto"
-    folder.mkdir(parents=True)
-    (folder / "spec.yml").write_text(
-        "torch: 2.14.0\ncuda: auto\ngpu: [H100]\n"
-        "companions: false\njupyter: false\nfast_checkpoints: false\n"
-    )
-    for expected in ("locked:", "already locked"):
-        result = lab.run("lock", "own-auto")
-        assert result.returncode == 0 and expected in result.stdout, result.stderr
+    stays_locked(lab, "own-auto", "torch: 2.14.0\ncuda: auto\ngpu: [H100]\n")
 
 
 @pytest.mark.exhaustive
 @pytest.mark.conda
 def test_a_spec_of_a_user_stays_locked(lab: Home) -> None:
     """The range stays in a spec.yml that is not ours to rewrite; the lock decides from then on."""
-    folder = lab.envs / "own"
+    stays_locked(lab, "own", 'torch: ">=2.13"\ncuda: "13.0"\npip: [server]\n')
+
+
+def stays_locked(lab: Home, name: str, request: str) -> None:
+    """A user's own spec.yml is locked once."""
+    folder = lab.envs / name
     folder.mkdir(parents=True)
-    (folder / "spec.yml").write_text(
-        'torch: ">=2.13"\ncuda: "13.0"\npip: [server]\n'
-        "companions: false\njupyter: false\nfast_checkpoints: false\n"
-    )
+    extras = "companions: false\njupyter: false\nfast_checkpoints: false\n"
+    (folder / "spec.yml").write_text(request + extras)
     for expected in ("locked:", "already locked"):
-        result = lab.run("lock", "own")
+        result = lab.run("lock", name)
         assert result.returncode == 0 and expected in result.stdout, result.stderr
 
 

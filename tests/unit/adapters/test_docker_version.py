@@ -75,6 +75,12 @@ def test_no_socket(path: Path) -> None:
     assert docker.engine_version() == (None, f"there is no {path}")
 
 
+def test_a_path_below_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/file/s")
+    assert docker.engine_version() == (None, "Not a directory")
+
+
 def test_a_context_is_the_sdks_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DOCKER_HOST", raising=False)
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
