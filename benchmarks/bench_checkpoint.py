@@ -187,7 +187,7 @@ class Bench:
 
         from provision_runtime import checkpoint
         from provision_runtime.checkpoint import rehash
-        from provision_runtime.checkpoint.backends import open_root
+        from provision_runtime.checkpoint.storage import Storage
 
         root = self.place / "kept"
         self.clear()
@@ -219,10 +219,10 @@ class Bench:
         print(
             f"on the disk: {sum(sizes.values()) / self.size:.2f} times the state, {copied / self.size:.2f} of it second copies"
         )
-        cpu_s, wall_s, backend = 0.0, 0.0, open_root(root)
+        cpu_s, wall_s, storage = 0.0, 0.0, Storage(root)
         for turn in range(rehash.PARTS):
             begin, begin_cpu = time.perf_counter(), time.thread_time()
-            assert not list(rehash.rehash(backend, turn + 1, threading.Event()))
+            assert not list(rehash.rehash(storage, turn + 1, threading.Event()))
             cpu_s += time.thread_time() - begin_cpu
             wall_s += time.perf_counter() - begin
         print(

@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from provision_runtime.checkpoint import catalog, choice, layout
-from provision_runtime.checkpoint.backends import Backend, open_root
 from provision_runtime.checkpoint.commit import Committed, commit
 from provision_runtime.checkpoint.items import MIN_FILE_BYTES, OBJECT, Item
 from provision_runtime.checkpoint.manifest import Manifest
+from provision_runtime.checkpoint.storage import Storage
 from provision_runtime.comm.ranks import Ranks, single_process
+
+
+def opened(root: Path | str | Storage) -> Storage:
+    return root if isinstance(root, Storage) else Storage(root)
 
 
 def plan(contents: Mapping[str, object]) -> list[Item]:
@@ -20,14 +24,14 @@ def plan(contents: Mapping[str, object]) -> list[Item]:
 
 
 def save(
-    root: Path | str | Backend,
+    root: Path | str | Storage,
     step: int,
     contents: Mapping[str, object],
     ranks: Ranks | None = None,
     **options: Any,
 ) -> Committed:
     settings = {"metadata": {}, "incremental": True, "progress": lambda _: None, **options}
-    return commit(open_root(root), step, plan(contents), ranks or single_process(), **settings)
+    return commit(opened(root), step, plan(contents), ranks or single_process(), **settings)
 
 
 def big(letter: str) -> bytes:
@@ -35,10 +39,10 @@ def big(letter: str) -> bytes:
     return letter.encode() * MIN_FILE_BYTES
 
 
-def manifest_of(root: Path | str | Backend, step: int) -> Manifest:
+def manifest_of(root: Path | str | Storage, step: int) -> Manifest:
     """The manifest of a step."""
-    backend = open_root(root)
-    return catalog.read_manifest(backend, choice.folder_of(backend, step))
+    storage = opened(root)
+    return catalog.read_manifest(storage, choice.folder_of(storage, step))
 
 
 def temporaries(root: Path) -> list[str]:

@@ -68,13 +68,13 @@ def commit(root: Path, step: int) -> None:
         import torch
     except ImportError:
         from provision_runtime.checkpoint import items
-        from provision_runtime.checkpoint.backends import open_root
         from provision_runtime.checkpoint.commit import commit as commit_items
+        from provision_runtime.checkpoint.storage import Storage
         from provision_runtime.comm.ranks import single_process
 
         item = items.Item("value", items.OBJECT, b"content")
         options: dict[str, Any] = {"metadata": {}, "incremental": False, "progress": print}
-        commit_items(open_root(root), step, [item], single_process(), **options)
+        commit_items(Storage(root), step, [item], single_process(), **options)
         return
     checkpoint.save({"value": torch.arange(4)}, root, step=step)
     state = {"value": torch.zeros(4, dtype=torch.int64)}

@@ -9,7 +9,7 @@ A save writes to a temporary folder, syncs it, and renames it into place.
 
 From the state dict to the disk: nested.py (live objects in it), plan.py (which rank writes what),
 memory.py (the bytes of tensors), writer.py (hashing, writing, linking), commit.py (the order of
-the steps), publication.py (rank 0's part), backends/ (kinds of stores), manifest.py and layout.py
+the steps), publication.py (rank 0's part), storage.py (the folder on the disk), manifest.py and layout.py
 (what is on the disk). Back: catalog.py, choice.py, verification.py, loader.py (the order), match.py
 (what a state dict needs), reader.py (into memory). inspection/ is the command `checkpoint`. path,
 latest, list_steps, contents, metadata, verify and prune work without torch. training_run.py is
@@ -18,11 +18,10 @@ CheckpointManager, plain.py and export.py read and write the files of others.
 
 from __future__ import annotations
 
-from functools import partial
+import warnings
 from typing import TYPE_CHECKING
 
 from . import catalog, choice, loader, retention, saver, verification
-from .backends import open_root
 from .choice import LATEST, REFUSE
 from .errors import CheckpointError, CheckpointWarning, DamagedFile, NoCheckpoint, NotCommitted
 from .items import OBJECT, StateDict
@@ -33,6 +32,7 @@ from .progress import LoadProgress, SaveProgress
 from .retention import Pruned
 from .rng import PerRank, Rng, restore_rng, rng_state
 from .saver import SaveReport
+from .storage import Root, Step, Storage
 from .training_run import CheckpointManager
 from .verification import Damage
 
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from ..comm.ranks import Ranks
-    from .backends import Backend, Root, Step, StorageOptions
     from .manifest import Manifest
     from .progress import LoadCallback, SaveCallback
 
@@ -89,7 +88,6 @@ def save(
     metadata: Mapping[str, object] | None = None,
     progress: SaveCallback | None = None,
     deadline_s: float = DEADLINE_S,
-    storage_options: StorageOptions = None,
 ) -> SaveReport:
     """Commits the state dict as checkpoint `step`; all ranks call it.
 
@@ -105,7 +103,7 @@ def save(
     Args:
         state_dict: This rank's values by name: tensors of any shape, dtype and device, objects with
             state_dict, and what pickle can hold.
-        root: The folder of the run's checkpoints, or a URL that fsspec supports.
+        root: The folder of the run's checkpoints.
         step: The number of the training step, 0 or more.
         ranks: How the ranks exchange values. Default: through the store of the default process group.
         incremental: Links what has not changed since the latest checkpoint, instead of writing it.
@@ -115,7 +113,6 @@ def save(
             seconds.
         deadline_s: Seconds that a rank may be silent. A save may take longer. Without effect if
             `ranks` is passed, which have a time-out of their own.
-        storage_options: fsspec's options for a URL, such as `{"endpoint_url": ...}`. A folder has none.
 
     Returns:
         What was written and linked, in bytes, and how long it took, in seconds.
@@ -127,14 +124,13 @@ def save(
             fit together, or if another rank was passed a wrong argument.
         ValueError: On the rank that was passed it, if the step is not a whole number of 0 or more,
             or the metadata are not what JSON can hold.
-        TypeError: On the rank that was passed them, for storage_options of a folder.
     """
     write = saver.prepare(
         state_dict,
-        partial(open_root, root, storage_options),
+        root,
         step,
         _default_ranks(ranks, deadline_s),
-        copies=False,
+        in_background=False,
         metadata=metadata,
         incremental=incremental,
         progress=progress,
@@ -152,7 +148,6 @@ def save_async(
     metadata: Mapping[str, object] | None = None,
     progress: SaveCallback | None = None,
     deadline_s: float = DEADLINE_S,
-    storage_options: StorageOptions = None,
 ) -> Future[SaveReport]:
     """Like save, but returns once the state is copied to host memory; the rest runs in the
     background.
@@ -170,7 +165,6 @@ def save_async(
         metadata: As for save.
         progress: As for save, called in the background's thread.
         deadline_s: As for save.
-        storage_options: As for save.
 
     Returns:
         A future. Its result is the report, or it raises NotCommitted. Call `result()` before the
@@ -179,14 +173,13 @@ def save_async(
     Raises:
         ValueError: As save.
         CheckpointError: As save.
-        TypeError: As save.
     """
     write = saver.prepare(
         state_dict,
-        partial(open_root, root, storage_options),
+        root,
         step,
         _default_ranks(ranks, deadline_s),
-        copies=True,
+        in_background=True,
         metadata=metadata,
         incremental=incremental,
         progress=progress,
@@ -205,7 +198,6 @@ def load(
     strict: bool = True,
     progress: LoadCallback | None = None,
     deadline_s: float = DEADLINE_S,
-    storage_options: StorageOptions = None,
 ) -> LoadReport:
     """Reads a checkpoint into the tensors of the state dict, in place, and its other values; all
     ranks call it.
@@ -222,7 +214,7 @@ def load(
 
     Args:
         state_dict: What to fill on this rank. Tensors have the global shapes of the save.
-        root: The folder of the run's checkpoints, or a URL that fsspec supports.
+        root: The folder of the run's checkpoints.
         step: The number of a step, or "latest": the one that was committed last.
         ranks: How the ranks exchange values. Default: through the store of the default process group.
         on_damage: "refuse", or "previous": skips a checkpoint with damage that cannot be healed for
@@ -235,7 +227,6 @@ def load(
         progress: Called on every rank at least once a second, with the bytes of this rank. An
             exception in it ends the load. None: as for save.
         deadline_s: Seconds that a rank may be silent, as for save.
-        storage_options: fsspec's options for a URL, as for save.
 
     Returns:
         Which checkpoint was loaded, how many bytes, and how long it took, in seconds.
@@ -245,14 +236,13 @@ def load(
         NoCheckpoint: With the steps that exist.
         CheckpointError: With all names that are missing or do not fit; if a rank is missing; or if
             another rank was passed a wrong argument.
-        OSError: If the store fails. All these are raised on every rank, with the state dict
-            unchanged (unless the store fails while it is read).
+        OSError: If the disk fails. All these are raised on every rank, with the state dict
+            unchanged (unless the disk fails while it is read).
         ValueError: On the rank that was passed it, for another on_damage, or a step that is no number.
-        TypeError: On the rank that was passed them, for storage_options of a folder.
     """
     return loader.load(
         state_dict,
-        partial(open_root, root, storage_options),
+        root,
         step,
         _default_ranks(ranks, deadline_s),
         on_damage=on_damage,
@@ -267,17 +257,15 @@ def read(
     *,
     step: Step = LATEST,
     allow_pickle: bool = False,
-    storage_options: StorageOptions = None,
 ) -> StateDict:
     """Reads all of a checkpoint into host memory, on one process, without objects to fill.
 
     Verifies every file, as load does.
 
     Args:
-        root: The folder of the run's checkpoints, or a URL that fsspec supports.
+        root: The folder of the run's checkpoints.
         step: The number of a step, or "latest".
         allow_pickle: As for load.
-        storage_options: fsspec's options for a URL, as for save.
 
     Returns:
         The values by their full names, such as `"model.0.weight"`; nested values are taken apart.
@@ -287,14 +275,14 @@ def read(
         DamagedFile: With the file and the names of the tensors in it.
         CheckpointError: If it holds objects that must not be unpickled, or types that this torch
             does not have.
-        OSError: If the store fails.
+        OSError: If the disk fails.
     """
     import torch
 
     from ..comm.ranks import single_process
 
     state_dict: StateDict = {}
-    for name, (kind, shape) in contents(root, step=step, storage_options=storage_options).items():
+    for name, (kind, shape) in contents(root, step=step).items():
         if kind == OBJECT:
             state_dict[name] = None
         else:
@@ -305,82 +293,72 @@ def read(
         step=step,
         ranks=single_process(),
         allow_pickle=allow_pickle,
-        storage_options=storage_options,
     )
     return state_dict
 
 
-def latest(root: Root, *, storage_options: StorageOptions = None) -> int | None:
+def latest(root: Root) -> int | None:
     """The step that was committed last, which need not be the highest.
 
-    If `latest` is damaged, the last of those that can be read.
-
     Args:
-        root: The folder of the run's checkpoints, or a URL that fsspec supports.
-        storage_options: fsspec's options for a URL, as for save.
+        root: The folder of the run's checkpoints.
 
     Returns:
         The number of the step; None if there is none.
 
     Raises:
-        OSError: If the store fails.
+        OSError: If the disk fails.
     """
-    return catalog.step_of(catalog.latest(open_root(root, storage_options)))
+    return catalog.step_of(catalog.latest(Storage(root)))
 
 
 def path(
     root: Root,
     *,
     step: Step = LATEST,
-    storage_options: StorageOptions = None,
 ) -> str:
     """The folder of a checkpoint.
 
     Args:
-        root: The folder of the run's checkpoints, or a URL that fsspec supports.
+        root: The folder of the run's checkpoints.
         step: The number of a step, or "latest".
-        storage_options: fsspec's options for a URL, as for save.
 
     Returns:
-        A path, or a URL.
+        Its path.
 
     Raises:
         NoCheckpoint: With the steps that exist.
-        DamagedFile: If `latest` is damaged, and was needed.
-        OSError: If the store fails.
+        OSError: If the disk fails.
     """
-    backend = open_root(root, storage_options)
-    return f"{backend.root}/{choice.folder_of(backend, step)}"
+    storage = Storage(root)
+    return f"{storage.root}/{choice.folder_of(storage, step)}"
 
 
-def list_steps(root: Root, *, storage_options: StorageOptions = None) -> list[int]:
+def list_steps(root: Root) -> list[int]:
     """The committed steps, without unfinished ones.
 
     Args:
-        root: The folder of the run's checkpoints, or a URL that fsspec supports.
-        storage_options: fsspec's options for a URL, as for save.
+        root: The folder of the run's checkpoints.
 
     Returns:
         Their numbers, in ascending order.
 
     Raises:
-        OSError: If the store fails.
+        OSError: If the disk fails.
     """
-    return [name.step for name in catalog.steps(open_root(root, storage_options))]
+    return [name.step for name in catalog.steps(Storage(root))]
 
 
 def contents(
     root: Root,
     *,
     step: Step = LATEST,
-    storage_options: StorageOptions = None,
 ) -> dict[str, tuple[str, tuple[int, ...]]]:
     """The names in a checkpoint, with their types and shapes. Reads only the manifest.
 
     Args:
-        root: The folder of the run's checkpoints, or a URL that fsspec supports.
+        root: The folder of the run's checkpoints.
         step: The number of a step, or "latest".
-        storage_options: fsspec's options for a URL, as for save.
 
     Returns:
         Type and global shape by name, such as `("torch.float32", (8, 1))`; `("object", ())` for what
@@ -388,10 +366,10 @@ def contents(
 
     Raises:
         NoCheckpoint: With the steps that exist.
-        DamagedFile: If the manifest or `latest` is damaged.
-        OSError: If the store fails.
+        DamagedFile: If the manifest is damaged.
+        OSError: If the disk fails.
     """
-    content = _manifest(open_root(root, storage_options), step)
+    content = _manifest(Storage(root), step)
     by_name = {name: (tensor.dtype, tensor.shape) for name, tensor in content.tensors.items()}
     for name in content.objects:
         by_name[name] = (OBJECT, ())
@@ -402,51 +380,47 @@ def metadata(
     root: Root,
     *,
     step: Step = LATEST,
-    storage_options: StorageOptions = None,
 ) -> StateDict:
     """The metadata that `save` was given.
 
     Args:
-        root: The folder of the run's checkpoints, or a URL that fsspec supports.
+        root: The folder of the run's checkpoints.
         step: The number of a step, or "latest".
-        storage_options: fsspec's options for a URL, as for save.
 
     Returns:
         The values by name; empty if there were none.
 
     Raises:
         NoCheckpoint: With the steps that exist.
-        DamagedFile: If the manifest or `latest` is damaged.
-        OSError: If the store fails.
+        DamagedFile: If the manifest is damaged.
+        OSError: If the disk fails.
     """
-    return _manifest(open_root(root, storage_options), step).metadata
+    return _manifest(Storage(root), step).metadata
 
 
-def _manifest(backend: Backend, step: Step) -> Manifest:
-    return catalog.read_manifest(backend, choice.folder_of(backend, step))
+def _manifest(storage: Storage, step: Step) -> Manifest:
+    return catalog.read_manifest(storage, choice.folder_of(storage, step))
 
 
 def verify(
     root: Root,
     *,
     step: Step = LATEST,
-    storage_options: StorageOptions = None,
 ) -> list[Damage]:
     """Hashes every byte of a checkpoint. Changes nothing, and needs no torch.
 
     Args:
-        root: The folder of the run's checkpoints, or a URL that fsspec supports.
+        root: The folder of the run's checkpoints.
         step: The number of a step, or "latest".
-        storage_options: fsspec's options for a URL, as for save.
 
     Returns:
         All damage; empty if the checkpoint is intact.
 
     Raises:
         NoCheckpoint: With the steps that exist.
-        OSError: If the store fails.
+        OSError: If the disk fails.
     """
-    return verification.check_step(open_root(root, storage_options), step)
+    return verification.check_step(Storage(root), step)
 
 
 def prune(
@@ -455,7 +429,6 @@ def prune(
     keep: int,
     every: int | None = None,
     dry_run: bool = False,
-    storage_options: StorageOptions = None,
 ) -> Pruned:
     """Removes old checkpoints, and unfinished ones whose writers died. One process calls it.
 
@@ -464,20 +437,22 @@ def prune(
     CheckpointWarning and in the result's `problems`; the others are removed.
 
     Args:
-        root: The folder of the run's checkpoints, or a URL that fsspec supports.
+        root: The folder of the run's checkpoints.
         keep: How many of the last committed steps stay, 1 or more.
         every: Steps that are multiples of this number stay too.
         dry_run: Removes nothing.
-        storage_options: fsspec's options for a URL, as for save.
 
     Returns:
         What was removed, or would be, and what stays because it is unknown or cannot be read.
 
     Raises:
         ValueError: If keep is less than 1.
-        OSError: If the store cannot be read.
+        OSError: If the root cannot be read.
     """
-    return retention.prune(open_root(root, storage_options), keep, every=every, dry_run=dry_run)
+    pruned = retention.prune(Storage(root), keep, every=every, dry_run=dry_run)
+    for problem in pruned.problems:
+        warnings.warn(problem, CheckpointWarning, stacklevel=2)
+    return pruned
 
 
 def _default_ranks(ranks: Ranks | None, deadline_s: float) -> Ranks:

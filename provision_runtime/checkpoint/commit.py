@@ -12,7 +12,6 @@ however long the others write.
 
 from __future__ import annotations
 
-import errno
 import time
 import warnings
 from contextlib import suppress
@@ -22,7 +21,7 @@ from ..comm import collective
 from ..comm.collective import FIRST_PAUSE_S, RankFailed, run_with_beats, run_with_heartbeat
 from ..comm.store import RanksMissing, StoreLost
 from ..dataclass import frozen
-from . import catalog, copies, corrupt_files, publication
+from . import catalog, copies, layout, publication
 from .errors import CheckpointError, NotCommitted, as_rank_failed
 from .progress import SaveProgress
 from .writer import Writer
@@ -32,15 +31,14 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from ..comm.ranks import Ranks
-    from .backends import Backend
     from .items import Item
     from .manifest import Manifest
     from .progress import SaveCallback
+    from .storage import Storage
     from .writer import WrittenFile
 
 VISIBLE_S = 30.0
-# Extra free space that a save requires: for folders, archives around the tensors, the manifest,
-# and other programs that write meanwhile.
+# Extra free space for a save: for folders, the manifest, and other programs that write meanwhile.
 SPACE_MARGIN = 1.1
 
 
@@ -48,12 +46,10 @@ SPACE_MARGIN = 1.1
 class Committed:
     folder: str
     progress: SaveProgress
-    write_s: float
-    commit_s: float
 
 
 def commit(
-    backend: Backend,
+    storage: Storage,
     step: int,
     items: Sequence[Item],
     ranks: Ranks,
@@ -67,13 +63,11 @@ def commit(
     On return it is whole and durable, and `latest` names it. A failure on any rank is raised on all
     of them (NotCommitted, which names the ranks) and leaves nothing visible.
     """
-    started = time.monotonic()
-    save = _Save(backend, step, items, ranks, progress)
+    save = _Save(storage, step, items, ranks, progress)
     try:
         try:
-            folder, parent = save.begin(incremental)
-            total, rewritten = save.write(folder, parent)
-            written = time.monotonic()
+            folder, parent, is_damaged = save.begin(incremental)
+            total = save.write(folder, parent)
             folder = save.publish(folder, metadata)
         except BaseException:
             save.undo()
@@ -81,10 +75,10 @@ def commit(
     except (RankFailed, RanksMissing, StoreLost) as error:
         failure = as_rank_failed(error)
         raise NotCommitted(step, failure, is_certain=not save.is_publishing) from error
-    corrupt_files.forget(backend.root, rewritten)
-    _wait_until_visible(backend, folder, ranks)
-    commit_s = time.monotonic() - written
-    return Committed(folder, total, written - started, commit_s)
+    if is_damaged:
+        layout.damaged.discard(storage.root)
+    _wait_until_visible(storage, folder, ranks)
+    return Committed(folder, total)
 
 
 class _Save:
@@ -95,14 +89,14 @@ class _Save:
 
     def __init__(
         self,
-        backend: Backend,
+        storage: Storage,
         step: int,
         items: Sequence[Item],
         ranks: Ranks,
         progress: SaveCallback,
     ) -> None:
         self.is_publishing = False
-        self._backend = backend
+        self._storage = storage
         self._step = step
         self._items = items
         self._ranks = ranks
@@ -116,56 +110,57 @@ class _Save:
         # What this rank wrote.
         self._part: Manifest | None = None
 
-    def begin(self, incremental: bool) -> tuple[str, str | None]:
-        """The temporary folder, and the checkpoint whose files may be linked."""
-        steps = self._ranks.exchange("checkpoint/step", self._step)
+    def begin(self, incremental: bool) -> tuple[str, str | None, bool]:
+        """The temporary folder, the checkpoint whose files may be linked, and whether a rank knows of
+        damage: then none may.
+
+        If the checkpoint may not fit, the second copies are removed: a new checkpoint is worth more,
+        and the next prune makes them again.
+        """
+        is_damaged = self._storage.root in layout.damaged
+        size = sum(item.bytes for item in self._items)
+        reports = self._ranks.exchange("checkpoint/step", [self._step, is_damaged, size])
+        steps, are_damaged, sizes = zip(*reports)
         if len(set(steps)) > 1:
             text = ", ".join(f"{number} on rank {rank}" for rank, number in enumerate(steps))
             raise CheckpointError(f"nothing was saved: the ranks save different steps ({text})")
 
         def make_folder() -> tuple[str, str | None]:
-            self._parent, self._parent_content = publication.find_parent(self._backend)
+            self._parent, self._parent_content = publication.find_parent(self._storage)
             if self._parent_content:
                 self._sequence = self._parent_content.sequence + 1
-            self._begun = self._backend.begin(self._step)
-            return self._begun, self._parent if incremental else None
+            if sum(sizes) * SPACE_MARGIN > self._storage.free():
+                copies.remove(self._storage, copies.names(self._storage))
+            self._begun = self._storage.begin(self._step)
+            return self._begun, self._parent if incremental and not any(are_damaged) else None
 
         folder, parent = _broadcast_slow("checkpoint/open", self._ranks, make_folder)
-        return folder, parent
+        return folder, parent, any(are_damaged)
 
-    def write(self, folder: str, parent: str | None) -> tuple[SaveProgress, set[str]]:
+    def write(self, folder: str, parent: str | None) -> SaveProgress:
         """Writes this rank's files into the temporary folder, and a list of them.
 
-        On return all files are durable. Files that a rank knew to be corrupt are not linked; returns
-        those of which this save has the content, and so wrote it again.
+        On return all files are durable.
         """
-        backend, ranks = self._backend, self._ranks
-
-        def enter() -> list[str]:
-            backend.wait_for(folder, VISIBLE_S)
-            return corrupt_files.names_in(backend.root)
-
-        corrupt: set[str] = set()
-        corrupt.update(*collective.run_on_all("checkpoint/enter", ranks, enter))
-        corrupt_files.add(backend.root, *corrupt)
+        storage, ranks = self._storage, self._ranks
+        collective.run_on_all(
+            "checkpoint/enter", ranks, lambda: storage.wait_for(folder, VISIBLE_S)
+        )
         # The parent as this rank sees it; None if it was removed meanwhile.
         content = self._parent_content if parent else None
         self._parent_content = None  # it may be large
         if ranks.rank:
-            content = catalog.manifest_if_intact(backend, parent)
-        _ensure_space(backend, self._items, ranks, may_link=parent is not None)
-        total, written = self._run_writer(Writer(backend, folder, parent, content))
+            content = catalog.manifest_if_intact(storage, parent)
+        total, written = self._run_writer(Writer(storage, folder, parent, content))
 
-        def finish() -> list[str]:
+        def finish() -> None:
             self._progress(total)
             self._part = publication.part_of(written, ranks.world_size)
             if ranks.rank:
-                publication.write_part(backend, folder, self._part, ranks.rank)
-            return sorted(corrupt.intersection(entry.name for entry, _ in written))
+                publication.write_part(storage, folder, self._part, ranks.rank)
 
-        rewritten: set[str] = set()
-        rewritten.update(*collective.run_on_all("checkpoint/part", ranks, finish))
-        return total, rewritten
+        collective.run_on_all("checkpoint/part", ranks, finish)
+        return total
 
     def _run_writer(self, writer: Writer) -> tuple[SaveProgress, list[WrittenFile]]:
         """All ranks' bytes, and this rank's files.
@@ -210,7 +205,7 @@ class _Save:
         def make_visible() -> str:
             assert self._part is not None
             self._published = publication.publish(
-                self._backend,
+                self._storage,
                 folder,
                 self._step,
                 self._part,
@@ -240,7 +235,7 @@ class _Save:
         """Removes the temporary folder, unless it became a checkpoint."""
         if self._begun and not self._published:
             with suppress(OSError):
-                self._backend.remove(self._begun)
+                self._storage.remove(self._begun)
 
 
 def _reported_folder(error: RanksMissing | StoreLost) -> str | None:
@@ -261,34 +256,7 @@ def _broadcast_slow(name: str, ranks: Ranks, choose: Callable[[], Any]) -> Any:
     return collective.broadcast(name, ranks, future.result)
 
 
-def _ensure_space(backend: Backend, items: Sequence[Item], ranks: Ranks, may_link: bool) -> None:
-    """Removes the second copies if the checkpoint may not fit: a new checkpoint is worth more, and
-    the next prune makes them again.
-
-    Raises RankFailed (ENOSPC) on every rank if it certainly does not fit. may_link: files of the
-    parent may be linked, so how much must be written is not known.
-    """
-    rank_bytes = sum(item.bytes for item in items)
-    size = sum(collective.run_on_all("checkpoint/whole", ranks, lambda: rank_bytes))
-
-    def is_lacking() -> bool:
-        free = backend.free()
-        return free is not None and size * SPACE_MARGIN > free
-
-    def make_space() -> None:
-        if is_lacking():
-            copies.remove_all(backend)
-            if is_lacking() and not may_link:
-                text = (
-                    f"the save needs {size} bytes and a tenth more as a margin; "
-                    f"{backend.free()} are free"
-                )
-                raise OSError(errno.ENOSPC, text, backend.root)
-
-    _broadcast_slow("checkpoint/space", ranks, make_space)
-
-
-def _wait_until_visible(backend: Backend, folder: str, ranks: Ranks) -> None:
+def _wait_until_visible(storage: Storage, folder: str, ranks: Ranks) -> None:
     """Waits until all ranks see the checkpoint, unless another job has already replaced it.
 
     A rank that is lost meanwhile is ignored: the checkpoint exists, and the next exchange misses
@@ -298,7 +266,7 @@ def _wait_until_visible(backend: Backend, folder: str, ranks: Ranks) -> None:
 
     def look() -> tuple[bool, bool]:
         try:
-            backend.wait_for(folder, FIRST_PAUSE_S)
+            storage.wait_for(folder, FIRST_PAUSE_S)
             is_visible = True
         except TimeoutError:
             is_visible = False

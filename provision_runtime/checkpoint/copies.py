@@ -14,17 +14,17 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Callable, Dict, Hashable, Tuple
+from typing import TYPE_CHECKING, Callable
 
-from . import catalog, corrupt_files, manifest
+from . import catalog, layout, manifest
 from .errors import DamagedFile
 from .hashes import has_digest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .backends import Backend
     from .manifest import FileEntry
+    from .storage import FileKey, Storage
 
 FOLDER = "copies"
 # Names of copies begin with a digest (manifest.FileEntry); nothing else in the folder is ever removed.
@@ -41,27 +41,27 @@ class Content:
 
     entry: FileEntry
     folders: list[str] = field(default_factory=list)
-    copies: Dict[Hashable, Tuple[str, str]] = field(default_factory=dict)
+    copies: dict[FileKey | None, tuple[str, str]] = field(default_factory=dict)
 
 
 def name_of(entry: FileEntry) -> str:
     """The name of a file's copy."""
-    if entry.name.startswith(entry.digest):
-        return entry.name
-    return f"{entry.digest}-{entry.name}"
+    match = NAMED_BY_CONTENT.fullmatch(entry.name)
+    is_named = match is not None and match[1] == entry.digest
+    return entry.name if is_named else f"{entry.digest}-{entry.name}"
 
 
-def names(backend: Backend) -> list[str]:
+def names(storage: Storage) -> list[str]:
     """The copies that exist."""
     try:
-        present = backend.files(FOLDER)
+        present = storage.files(FOLDER)
     except (FileNotFoundError, NotADirectoryError):
         return []
     return sorted(name for name in present if NAMED_BY_CONTENT.fullmatch(name))
 
 
 def survey(
-    backend: Backend,
+    storage: Storage,
     folders: Sequence[str],
     is_included: Callable[[str], bool] = lambda _: True,
 ) -> dict[str, Content]:
@@ -73,28 +73,23 @@ def survey(
     """
     contents: dict[str, Content] = {}
     for folder in folders:
-        read = catalog.manifest_if_intact(backend, folder)
+        read = catalog.manifest_if_intact(storage, folder)
         for entry in read.files if read else ():
-            if not is_included(entry.digest):
-                continue
-            content = contents.setdefault(entry.digest, Content(entry))
-            content.folders.append(folder)
-            with suppress(OSError):
-                key = backend.stat(folder, entry.name).key
-                content.copies.setdefault(key, (folder, entry.name))
-    present = set(names(backend))
+            if is_included(entry.digest):
+                content = contents.setdefault(entry.digest, Content(entry))
+                content.folders.append(folder)
+                content.copies.setdefault(_key(storage, folder, entry.name), (folder, entry.name))
     for content in contents.values():
         name = name_of(content.entry)
-        if name in present:
-            with suppress(OSError):
-                content.copies.setdefault(_key(backend, FOLDER, name), (FOLDER, name))
+        content.copies.setdefault(_key(storage, FOLDER, name), (FOLDER, name))
+        content.copies.pop(None, None)
     return contents
 
 
 def missing(
-    backend: Backend,
+    storage: Storage,
     remaining: Sequence[str],
-    is_alone: bool = False,
+    is_alone: bool,
     is_included: Callable[[str], bool] = lambda _: True,
 ) -> tuple[dict[str, Content], list[str]]:
     """The copies that these checkpoints lack, by name; and names of copies that they do not need.
@@ -102,22 +97,21 @@ def missing(
     remaining: the newest first. is_alone: no checkpoint shortly before the newest stays, so that all of
     its files are needed twice; so it is if there is only one.
     """
-    contents = survey(backend, remaining, is_included)
+    contents = survey(storage, remaining, is_included)
     is_alone = is_alone or len(remaining) == 1
     if is_alone:
         location = (remaining[0], manifest.NAME)
-        read = backend.read(*location)
+        read = storage.read(*location)
         entry = manifest.FileEntry(manifest.NAME, len(read), manifest.possible_digests(read)[0])
         if is_included(entry.digest):
-            contents[entry.digest] = Content(
-                entry, [remaining[0]], {_key(backend, *location): location}
-            )
+            copies = {_key(storage, *location): location}
+            contents[entry.digest] = Content(entry, [remaining[0]], copies)
     needed = {
         name_of(content.entry): content
         for content in contents.values()
         if len(content.folders) > 1 or (is_alone and remaining[0] in content.folders)
     }
-    present = names(backend)
+    present = names(storage)
     lacking = {
         name: content
         for name, content in needed.items()
@@ -128,7 +122,7 @@ def missing(
 
 
 def make(
-    backend: Backend, remaining: Sequence[str], is_alone: bool, rank: int = 0, world_size: int = 1
+    storage: Storage, remaining: Sequence[str], is_alone: bool, rank: int = 0, world_size: int = 1
 ) -> int:
     """Writes this rank's share of the copies that these checkpoints lack, and removes copies that
     they do not need. Returns the bytes written.
@@ -140,27 +134,27 @@ def make(
     def is_assigned(digest: str) -> bool:
         return int(digest[:8], 16) % world_size == rank
 
-    lacking, unneeded = missing(backend, remaining, is_alone, is_assigned)
-    _discard(backend, unneeded)
+    lacking, unneeded = missing(storage, remaining, is_alone, is_assigned)
+    remove(storage, unneeded)
     size = sum(content.entry.size for content in lacking.values())
-    free = backend.free()
-    if free is not None and size * world_size * SPACE_MARGIN > free:
+    free = storage.free()
+    if size * world_size * SPACE_MARGIN > free:
         text = f"the second copies need about {size * world_size} bytes; {free} are free"
-        raise OSError(errno.ENOSPC, text, f"{backend.root}/{FOLDER}")
+        raise OSError(errno.ENOSPC, text, f"{storage.root}/{FOLDER}")
 
     def copy(name: str) -> DamagedFile | None:
         content = lacking[name]
         others = [(folder, content.entry.name) for folder in content.folders]
-        for home, file in [*content.copies.values(), *others]:
-            intact = _read_intact(backend, home, file, content.entry)
+        for location in (*content.copies.values(), *others):
+            intact = _read_intact(storage, *location, content.entry)
             if intact is not None:
-                backend.replace(FOLDER, name, intact)
+                storage.replace(FOLDER, name, intact)
                 return None
         # Another process may have pruned meanwhile.
-        if not {*content.folders} & {str(folder) for folder in catalog.committed(backend)}:
+        if not {*content.folders} & {str(folder) for folder in catalog.committed(storage)}:
             return None
-        corrupt_files.add(backend.root, content.entry.name)
-        path = f"{backend.root}/{remaining[0]}/{content.entry.name}"
+        layout.damaged.add(storage.root)
+        path = f"{storage.root}/{remaining[0]}/{content.entry.name}"
         return DamagedFile(path, "it is missing, or its content is not the committed one")
 
     if not lacking:
@@ -168,32 +162,34 @@ def make(
     with ThreadPoolExecutor(WORKERS, thread_name_prefix="provision-copies") as pool:
         damages = [damage for damage in pool.map(copy, lacking) if damage]
     with suppress(FileNotFoundError):  # nothing was left to copy
-        backend.flush(FOLDER)
+        storage.flush(FOLDER)
     if damages:
         raise damages[0]
     return size
 
 
-def remove_all(backend: Backend) -> None:
-    _discard(backend, names(backend))
+def remove(storage: Storage, unneeded: Sequence[str]) -> None:
+    for name in unneeded:
+        with suppress(FileNotFoundError):  # two processes may prune
+            storage.discard(FOLDER, name)
 
 
-def heal(backend: Backend, home: str, name: str, entry: FileEntry) -> bool:
+def heal(storage: Storage, home: str, name: str, entry: FileEntry) -> bool:
     """Replaces a damaged or missing file by another copy of its content, in every checkpoint that
     has the damaged one.
 
     False if there is no intact copy, or nothing can be written there.
     """
-    foreign = backend.linked()
-    folders = [str(folder) for folder in catalog.committed(backend)]
-    damaged = _key(backend, home, name)
+    foreign = storage.linked()
+    folders = [str(folder) for folder in catalog.committed(storage)]
+    damaged = _key(storage, home, name)
     targets, content = [(home, name)], None
     for location in [(FOLDER, name_of(entry)), *((folder, entry.name) for folder in folders)]:
-        key = _key(backend, *location)
+        key = _key(storage, *location)
         if key is None or location == (home, name):
             continue
         if key != damaged:
-            content = content or _read_intact(backend, *location, entry)
+            content = content or _read_intact(storage, *location, entry)
         elif location[0] not in foreign:
             targets.append(location)
     if content is None or home in foreign:
@@ -201,40 +197,26 @@ def heal(backend: Backend, home: str, name: str, entry: FileEntry) -> bool:
     try:
         for folder, target in targets:
             same = home if folder != home and target == name else None
-            backend.replace(folder, target, content, same)
-            backend.flush(folder)
+            storage.replace(folder, target, content, same)
+            storage.flush(folder)
     except OSError:
         return False
     return True
 
 
-def heal_manifest(backend: Backend, folder: str) -> bool:
+def heal_manifest(storage: Storage, folder: str) -> bool:
     """The same for a damaged manifest. Its digest, or what remains of it, finds its copy."""
     with suppress(OSError):
-        for digest in manifest.possible_digests(backend.read(folder, manifest.NAME)):
+        for digest in manifest.possible_digests(storage.read(folder, manifest.NAME)):
             entry = manifest.FileEntry(manifest.NAME, 0, digest)
             content = None
             if NAMED_BY_CONTENT.fullmatch(name_of(entry)):
-                content = _read_intact(backend, FOLDER, name_of(entry), entry)
-            if content is not None and folder not in backend.linked():
-                backend.replace(folder, manifest.NAME, content)
-                backend.flush(folder)
+                content = _read_intact(storage, FOLDER, name_of(entry), entry)
+            if content is not None and folder not in storage.linked():
+                storage.replace(folder, manifest.NAME, content)
+                storage.flush(folder)
                 return True
     return False
-
-
-def _discard(backend: Backend, unneeded: Sequence[str]) -> None:
-    for name in unneeded:
-        with suppress(FileNotFoundError):  # two processes may prune
-            backend.discard(FOLDER, name)
-
-
-def _key(backend: Backend, folder: str, name: str) -> Hashable:
-    """None if the file does not exist."""
-    try:
-        return backend.stat(folder, name).key
-    except OSError:
-        return None
 
 
 def is_intact(name: str, content: bytes) -> bool:
@@ -246,12 +228,18 @@ def is_intact(name: str, content: bytes) -> bool:
     return has_digest(content, match[1])
 
 
-def _read_intact(backend: Backend, folder: str, name: str, entry: FileEntry) -> bytes | None:
-    """The content of a file; None if it is not what was committed."""
+def _key(storage: Storage, folder: str, name: str) -> FileKey | None:
+    """None if the file does not exist."""
     try:
-        content = backend.read(folder, name)
-        if entry.name == manifest.NAME:
-            return content if is_intact(name_of(entry), content) else None
+        return storage.stat(folder, name).key
     except OSError:
         return None
-    return content if has_digest(content, entry.digest) else None
+
+
+def _read_intact(storage: Storage, folder: str, name: str, entry: FileEntry) -> bytes | None:
+    """The content of a file; None if it is not what was committed."""
+    try:
+        content = storage.read(folder, name)
+    except OSError:
+        return None
+    return content if is_intact(name_of(entry), content) else None

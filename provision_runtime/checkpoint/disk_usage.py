@@ -7,44 +7,40 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import suppress
-from typing import TYPE_CHECKING, Dict, Hashable
+from typing import TYPE_CHECKING, Dict
 
-from .backends import Stat
+from .storage import FileKey, Stat
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from .backends import Backend
+    from .storage import Storage
 
 # The files that one folder needs, by the key of their bytes.
-Usage = Dict[Hashable, Stat]
+Usage = Dict[FileKey, Stat]
 
 
-def usage(backend: Backend, folder: str) -> Usage:
+def usage(storage: Storage, folder: str) -> Usage:
     """The files of a committed or unfinished folder; if it vanishes meanwhile, those read before."""
     files: Usage = {}
     with suppress(OSError):  # it vanished, or is a link that leads nowhere
-        for name in backend.files(folder):
+        for name in storage.files(folder):
             with suppress(FileNotFoundError):
-                stat = backend.stat(folder, name)
+                stat = storage.stat(folder, name)
                 files[stat.key] = stat
     return files
 
 
-def folder_bytes(files: Usage) -> int:
-    """Bytes of all files of one folder, shared or not."""
-    return sum(stat.size for stat in files.values())
-
-
 def total_bytes(usages: Iterable[Usage]) -> int:
     """Bytes of several folders, each file counted once."""
-    return folder_bytes({key: stat for files in usages for key, stat in files.items()})
+    files = {key: stat for usage_of_folder in usages for key, stat in usage_of_folder.items()}
+    return sum(stat.size for stat in files.values())
 
 
 def freed_bytes(usages: Mapping[str, Usage], removed: Iterable[str]) -> int:
     """Bytes that removing these folders frees: a file goes with the last of all its names."""
     files: Usage = {}
-    names: Counter[Hashable] = Counter()
+    names: Counter[FileKey] = Counter()
     for folder in removed:
         files.update(usages[folder])
         names.update(usages[folder].keys())

@@ -1,6 +1,4 @@
-"""A checkpoint as the files of others: safetensors, as Hugging Face reads them, or a folder of
-torch.distributed.checkpoint.
-"""
+"""A checkpoint as files of safetensors, as Hugging Face reads them."""
 
 from __future__ import annotations
 
@@ -9,7 +7,6 @@ import os
 import re
 import shutil
 import struct
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,8 +24,8 @@ from .reader import Reader
 from .writer import ByteCount
 
 if TYPE_CHECKING:
-    from .backends import Backend
     from .manifest import Manifest
+    from .storage import Storage
 
 MAX_NAMES_IN_TEXT = 5
 # What `dtype` may be: types that weights of models are published in.
@@ -64,12 +61,11 @@ SAFETENSORS_TYPES = {
 class ExportOptions:
     """What becomes of a checkpoint's values.
 
-    for_dcp: for torch.distributed.checkpoint. part: only what is below this name, which is left out
-    of the names. rename: patterns of `re.sub` and their replacements, applied to each name in turn.
+    part: only what is below this name, which is left out of the names. rename: patterns of `re.sub`
+    and their replacements, applied to each name in turn.
     dtype: one of DTYPES, for all tensors of floats.
     """
 
-    for_dcp: bool = False
     part: str = ""
     rename: Sequence[tuple[str, str]] = ()
     dtype: str | None = None
@@ -77,7 +73,7 @@ class ExportOptions:
 
 @frozen
 class Transfer:
-    """What was written. folder: its path, or URL. values: how many. bytes: of the tensors."""
+    """What was written. folder: its path. values: how many. bytes: of the tensors."""
 
     step: int
     folder: str
@@ -85,7 +81,7 @@ class Transfer:
     bytes: int
 
 
-def export(backend: Backend, folder: str, target: Path, options: ExportOptions) -> Transfer:
+def export(storage: Storage, folder: str, target: Path, options: ExportOptions) -> Transfer:
     """Writes the files, and makes the target visible by one rename.
 
     Raises CheckpointError, with the names, for values that the format cannot hold, and if the target
@@ -93,7 +89,7 @@ def export(backend: Backend, folder: str, target: Path, options: ExportOptions) 
     """
     if os.path.lexists(target):
         raise CheckpointError(f"{target} exists: name a folder that does not")
-    content = catalog.read_manifest(backend, folder)
+    content = catalog.read_manifest(storage, folder)
     sources = _choose(content, options)
     # What killed exports left in this folder, whatever their targets were.
     for path in target.parent.glob(f"{layout.TEMPORARY}{layout.SEPARATOR}{PURPOSE}*"):
@@ -102,16 +98,13 @@ def export(backend: Backend, folder: str, target: Path, options: ExportOptions) 
     temporary = target.with_name(layout.temporary(PURPOSE))
     temporary.mkdir(parents=True)
     try:
-        shards = [[*sources]] if options.for_dcp else _shards(sources, content)
+        shards = _shards(sources, content)
         size = 0
         for number, names in enumerate(shards, 1):
-            values = read_values(backend, folder, content, [sources[name] for name in names])
-            chosen = {name: _converted(values[sources[name]], name, options) for name in names}
-            if options.for_dcp:
-                _save_for_dcp(chosen, temporary)
-            else:
-                _save_safetensors(chosen, temporary / _file_name(number, len(shards)))
-            size += sum(getattr(value, "nbytes", 0) for value in chosen.values())
+            tensors = _read_tensors(storage, folder, content, [sources[name] for name in names])
+            chosen = {name: _converted(tensors[sources[name]], name, options) for name in names}
+            _save_safetensors(chosen, temporary / _file_name(number, len(shards)))
+            size += sum(tensor.nbytes for tensor in chosen.values())
         if len(shards) > 1:
             weight_map = {
                 name: _file_name(number, len(shards))
@@ -129,22 +122,19 @@ def export(backend: Backend, folder: str, target: Path, options: ExportOptions) 
     return Transfer(content.step, str(target), len(sources), size)
 
 
-def read_values(
-    backend: Backend, folder: str, content: Manifest, names: Sequence[str]
+def _read_tensors(
+    storage: Storage, folder: str, content: Manifest, names: Sequence[str]
 ) -> StateDict:
-    """Values of a checkpoint in host memory, once their files were verified."""
+    """Tensors of a checkpoint in host memory, once their files were verified."""
     import torch
 
-    state: StateDict = dict.fromkeys(names)
-    for name in content.tensors.keys() & state.keys():
+    state: StateDict = {}
+    for name in names:
         tensor = content.tensors[name]
         state[name] = torch.empty(tensor.shape, dtype=dtype_of(tensor.dtype), device="cpu")
     plan = match(Expansion(state), content)
-    verify_files(backend, folder, content, plan.files(content), ByteCount())
-    reader = Reader(backend, folder, content)
-    reader.read_tensors(plan.tensors, lambda _: None)
-    for name in plan.objects:
-        state[name] = reader.read_object(name, allow_pickle=False)
+    verify_files(storage, folder, content, plan.files(content), ByteCount())
+    Reader(storage, folder, content).read_tensors(plan.tensors, lambda _: None)
     return state
 
 
@@ -157,7 +147,7 @@ def _choose(content: Manifest, options: ExportOptions) -> dict[str, str]:
         if not name.startswith(prefix):
             continue
         new_name = renamed(name[len(prefix) :], options.rename)
-        if name in content.objects and not options.for_dcp:
+        if name in content.objects:
             problems.append(f"{name} is an object, which safetensors does not have")
         elif sources.setdefault(new_name, name) != name or not new_name:
             problems.append(f"{name} gets the name {new_name!r} too")
@@ -197,7 +187,7 @@ def _file_name(number: int, count: int) -> str:
 
 def _converted(value: Any, name: str, options: ExportOptions) -> Any:
     """A tensor of floats in another type. Raises CheckpointError if a number does not fit into it."""
-    if not options.dtype or str(getattr(value, "dtype", "")) not in FLOATS:
+    if not options.dtype or str(value.dtype) not in FLOATS:
         return value
     converted = value.to(dtype_of(options.dtype))
     if bool((value.isfinite() & ~converted.isfinite()).any()):
@@ -228,16 +218,3 @@ def _save_safetensors(tensors: StateDict, path: Path) -> None:
             file.write(memory_of(tensor))
         file.flush()
         os.fsync(file.fileno())
-
-
-def _save_for_dcp(values: StateDict, folder: Path) -> None:
-    import torch
-    from torch.distributed.checkpoint import save
-
-    if torch.__version__ < (2, 4):  # a list without tensors has one name there
-        raise CheckpointError(
-            "exporting for DCP needs torch 2.4 or later, which names lists as we do"
-        )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it runs on a single process
-        save(values, checkpoint_id=folder)

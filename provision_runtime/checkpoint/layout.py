@@ -3,12 +3,9 @@
 step-000000000042        a committed checkpoint: it is whole as soon as the name is visible
 step-000000000042.1      the same step, saved again; the highest generation counts, the others will
                          be removed
-step-000000000042.1-5f…  in stores without rename: written under its final name, committed once it
-                         has a manifest
 latest                   the name of the checkpoint that was committed last, and its SHA-256
 .tmp~...                 what a writer has not finished writing or removing; the name identifies the
-                         writer (in stores without rename: an object next to the folder that it
-                         writes, and with that folder's name in its own)
+                         writer
 """
 
 from __future__ import annotations
@@ -24,32 +21,25 @@ from typing import NamedTuple
 from ..comm import processes
 
 LATEST = "latest"
-COMMITTED = re.compile(r"step-(\d{12,})(?:\.([1-9]\d*))?(?:-([0-9a-f]{12}))?")
+COMMITTED = re.compile(r"step-(\d{12,})(?:\.([1-9]\d*))?")
 TEMPORARY = ".tmp"
 SEPARATOR = "~"
 NAMESPACE_DIGITS = 16
 # Temporary names that this process failed to remove. Names are never used twice, so none is in use.
 abandoned: set[str] = set()
+# Roots in which this process found damage: the next save there links nothing.
+damaged: set[str] = set()
 
 
 class CheckpointName(NamedTuple):
-    """The name of a committed checkpoint. Sorts in the order of steps and generations.
-
-    token: distinguishes writers in stores without rename, where several could write under one name;
-    else "".
-    """
+    """The name of a committed checkpoint. Sorts in the order of steps and generations."""
 
     step: int
     generation: int
-    token: str = ""
 
     def __str__(self) -> str:
         text = f"step-{self.step:012d}"
-        if self.generation:
-            text += f".{self.generation}"
-        if self.token:
-            text += f"-{self.token}"
-        return text
+        return f"{text}.{self.generation}" if self.generation else text
 
 
 class FolderWriter(NamedTuple):
@@ -90,8 +80,7 @@ def parse(folder: str) -> CheckpointName | None:
     match = COMMITTED.fullmatch(folder)
     if match is None:
         return None
-    step, generation, token = match.groups()
-    return CheckpointName(int(step), int(generation or 0), token or "")
+    return CheckpointName(int(match[1]), int(match[2] or 0))
 
 
 def next_generation(folders: Iterable[str], step: int) -> int:
@@ -124,14 +113,6 @@ def temporary(purpose: str) -> str:
     _, number, started = processes.this_process()
     fields = (TEMPORARY, purpose, _host(), number, started, _namespace_digest(), new_token())
     return SEPARATOR.join(fields)
-
-
-def target(temporary_name: str) -> str | None:
-    """The checkpoint that the writer of a temporary name works on; None if there is none."""
-    if writer(temporary_name) is None:
-        return None
-    purpose = temporary_name.split(SEPARATOR)[1]
-    return purpose if parse(purpose) else None
 
 
 def writer(folder: str) -> FolderWriter | None:

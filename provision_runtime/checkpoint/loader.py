@@ -10,12 +10,12 @@ from __future__ import annotations
 import time
 import warnings
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any
 
 from ..comm import collective
 from ..comm.store import RanksMissing, StoreLost
 from ..dataclass import frozen
-from . import catalog, copies, corrupt_files, optimizer_state, streams, verification
+from . import catalog, copies, layout, optimizer_state, streams, verification
 from .choice import PREVIOUS, REFUSE, choose, describe_absence, step_number
 from .errors import CheckpointError, CheckpointWarning, DamagedFile, NoCheckpoint, Vanished
 from .items import Names, StateDict
@@ -25,15 +25,16 @@ from .progress import LoadProgress, line_printer
 from .rank_errors import exchange_or_fail, run_together
 from .reader import Reader
 from .saver import BACKGROUND
+from .storage import Storage
 from .writer import ByteCount
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from ..comm.ranks import Ranks
-    from .backends import Backend, Step
     from .manifest import Manifest
     from .progress import LoadCallback
+    from .storage import Root, Step
 
 # How often a load starts again when its checkpoint is overwritten or pruned meanwhile.
 TRIES = 100
@@ -45,12 +46,11 @@ class LoadReport:
 
     Attributes:
         step: The number of the step.
-        folder: The checkpoint's path, or its URL.
+        folder: The checkpoint's path.
         bytes: Bytes that this rank read into the state dict.
-        verify_s: Seconds until all ranks had verified their files.
-        read_s: Seconds in which the values were read.
+        seconds: How long this rank verified and read.
         refused: A sentence per damage of a newer checkpoint that was skipped
-            (`on_damage="previous"`), or of `latest`.
+            (`on_damage="previous"`).
         missing: Names that the checkpoint lacks, whose values on this rank stayed (`strict=False`).
         unexpected: Names of the checkpoint that this rank's state dict does not have.
     """
@@ -58,17 +58,10 @@ class LoadReport:
     step: int
     folder: str
     bytes: int
-    verify_s: float
-    read_s: float
+    seconds: float
     refused: Names = ()
     missing: Names = ()
     unexpected: Names = ()
-
-    @property
-    def rate(self) -> float:
-        """Bytes per second, verification included: bytes / (verify_s + read_s)."""
-        seconds = self.verify_s + self.read_s
-        return self.bytes / seconds if seconds else 0.0
 
 
 @frozen
@@ -85,7 +78,7 @@ class _Prepared:
 
 def load(
     state_dict: StateDict,
-    open_backend: Callable[[], Backend],
+    root: Root,
     step: Step,
     ranks: Ranks,
     *,
@@ -96,58 +89,39 @@ def load(
 ) -> LoadReport:
     # A background save uses these ranks' exchanges too, and may be the checkpoint to load.
     BACKGROUND.finish()
-    backend, problem, origin = None, None, ""
+    storage, problem, origin = None, None, ""
     try:
         if on_damage not in (REFUSE, PREVIOUS):
             raise ValueError(f"on_damage={on_damage!r}: pass {REFUSE!r} or {PREVIOUS!r}")
         step_number(step)
-        backend = open_backend()
-        origin = f" from {backend.root}"
+        storage = Storage(root)
+        origin = f" from {storage.root}"
     except Exception as error:
         problem = error
+
+    def choose_folders() -> tuple[list[str], str]:
+        assert storage is not None
+        folders = choose(storage, step, on_damage)
+        return folders, "" if folders else describe_absence(storage, step)
+
     try:
         # If a rank with a wrong argument raised alone, it would be one load behind the others from
         # then on.
         exchange_or_fail("checkpoint/load", ranks, None, problem, "nothing was loaded")
-        assert backend is not None
+        assert storage is not None
         progress = progress or line_printer("loading", ranks)
-        rank_load = _Load(state_dict, backend, ranks, allow_pickle, strict, progress)
+        rank_load = _Load(state_dict, storage, ranks, allow_pickle, strict, progress)
         for _ in range(TRIES):
-            folders, refused = _choose_on_rank_0(backend, step, on_damage, ranks)
+            folders, absence = collective.broadcast("checkpoint/choose", ranks, choose_folders)
+            if not folders:
+                raise NoCheckpoint(absence)
             try:
-                return rank_load.first_intact(folders, refused)
+                return rank_load.first_intact(folders)
             except Vanished:
                 continue
     except (RanksMissing, StoreLost) as error:
         raise CheckpointError(f"nothing was loaded{origin}: {error}") from error
-    raise Vanished(f"the checkpoint in {backend.root} was replaced {TRIES} times during the load")
-
-
-def _choose_on_rank_0(
-    backend: Backend, step: Step, on_damage: str, ranks: Ranks
-) -> tuple[list[str], list[str]]:
-    """The folders, and a sentence about the damage of `latest`, if any.
-
-    Raises on every rank NoCheckpoint, and DamagedFile unless damage may be skipped.
-    """
-
-    def choose_folders() -> tuple[list[str], str, list[str]]:
-        folders, damage = choose(backend, step, on_damage)
-        absence = "" if folders else describe_absence(backend, step)
-        return folders, absence, [damage.path, damage.problem] if damage else []
-
-    folders, absence, damage = collective.broadcast("checkpoint/choose", ranks, choose_folders)
-    refused = []
-    if damage:
-        error = DamagedFile(*damage)
-        if on_damage != PREVIOUS:
-            raise error
-        if ranks.rank == 0 and folders:
-            warnings.warn(f"{error}; trying {folders[0]}", CheckpointWarning, stacklevel=4)
-        refused.append(str(error))
-    if not folders:
-        raise NoCheckpoint(absence)
-    return folders, refused
+    raise Vanished(f"the checkpoint in {storage.root} was replaced {TRIES} times during the load")
 
 
 class _Load:
@@ -156,7 +130,7 @@ class _Load:
     def __init__(
         self,
         state_dict: StateDict,
-        backend: Backend,
+        storage: Storage,
         ranks: Ranks,
         allow_pickle: bool,
         strict: bool,
@@ -166,13 +140,14 @@ class _Load:
         # Bytes that this rank verifies and reads.
         self._count = ByteCount()
         self._state_dict = state_dict
-        self._backend = backend
+        self._storage = storage
         self._ranks = ranks
         self._allow_pickle = allow_pickle
         self._strict = strict
 
-    def first_intact(self, folders: Sequence[str], refused: list[str]) -> LoadReport:
-        """Loads the first of the folders that is intact; adds to `refused` a sentence per damage."""
+    def first_intact(self, folders: Sequence[str]) -> LoadReport:
+        """Loads the first of the folders that is intact."""
+        refused: list[str] = []
         *earlier, last = folders
         for folder, following in zip(earlier, folders[1:]):
             try:
@@ -196,19 +171,16 @@ class _Load:
             prepared = run_together(
                 "checkpoint/verify", self._ranks, lambda: self._prepare(folder), report
             )
-        except DamagedFile as error:
-            # On all ranks, since the next save of any of them may link the file.
-            corrupt_files.add(self._backend.root, error.path.rpartition("/")[2])
+        except DamagedFile:
+            layout.damaged.add(self._storage.root)
             raise
         self._check_same(folder, prepared)
-        verified = time.monotonic()
         run_together("checkpoint/read", self._ranks, lambda: self._fill(folder, prepared), report)
         return LoadReport(
             step=prepared.content.step,
-            folder=f"{self._backend.root}/{folder}",
+            folder=f"{self._storage.root}/{folder}",
             bytes=prepared.bytes,
-            verify_s=verified - started,
-            read_s=time.monotonic() - verified,
+            seconds=time.monotonic() - started,
             refused=tuple(refused),
             missing=prepared.plan.missing,
             unexpected=prepared.plan.unexpected,
@@ -220,7 +192,7 @@ class _Load:
         """
         content = None
         try:
-            content = _read_manifest(self._backend, folder)
+            content = _read_manifest(self._storage, folder)
             adapt = partial(optimizer_state.adapt, content)
             expansion = Expansion(self._state_dict, adapt)
             plan = match(expansion, content, self._strict)
@@ -229,16 +201,16 @@ class _Load:
             files = plan.files(content)
             rank, world_size = self._ranks.rank, self._ranks.world_size
             files.update(entry.name for entry in content.files[rank::world_size])
-            verify_files(self._backend, folder, content, files, self._count)
+            verify_files(self._storage, folder, content, files, self._count)
             if rank == 0:
-                for damage in verification.find_foreign_files(self._backend, folder, content):
-                    raise damage.error(self._backend.root)
-            reader = Reader(self._backend, folder, content)
+                for damage in verification.find_foreign_files(self._storage, folder, content):
+                    raise damage.error(self._storage.root)
+            reader = Reader(self._storage, folder, content)
             reader.check_packs(plan.tensors)
             objects = {name: reader.read_object(name, self._allow_pickle) for name in plan.objects}
             self._count.add(sum(content.objects[name].size for name in objects))
         except (DamagedFile, OSError) as error:
-            _raise_if_vanished(self._backend, folder, content, error)
+            _raise_if_vanished(self._storage, folder, content, error)
             raise
         return _Prepared(expansion, reader, plan, objects, content, plan.bytes(content))
 
@@ -275,20 +247,20 @@ class _Load:
         try:
             prepared.reader.read_tensors(reads, self._count.add)
         except OSError as error:
-            _raise_if_vanished(self._backend, folder, prepared.content, error)
+            _raise_if_vanished(self._storage, folder, prepared.content, error)
             raise
         streams.wait_for(devices)
         prepared.expansion.restore(prepared.objects)
 
 
-def _read_manifest(backend: Backend, folder: str) -> Manifest:
+def _read_manifest(storage: Storage, folder: str) -> Manifest:
     try:
-        return catalog.read_manifest(backend, folder)
+        return catalog.read_manifest(storage, folder)
     except DamagedFile as error:
-        if not copies.heal_manifest(backend, folder):
+        if not copies.heal_manifest(storage, folder):
             raise
         _warn_of_healing(error)
-        return catalog.read_manifest(backend, folder)
+        return catalog.read_manifest(storage, folder)
 
 
 def _warn_of_healing(error: DamagedFile) -> None:
@@ -297,29 +269,29 @@ def _warn_of_healing(error: DamagedFile) -> None:
 
 
 def verify_files(
-    backend: Backend, folder: str, content: Manifest, names: Collection[str], count: ByteCount
+    storage: Storage, folder: str, content: Manifest, names: Collection[str], count: ByteCount
 ) -> None:
     """Raises the first damage in these files that cannot be healed. count: of what is verified."""
     entries = {entry.name: entry for entry in content.files if entry.name in names}
-    count.total += sum(entry.size for entry in entries.values())
-    damages = []
-    for damage in verification.check_files(
-        backend, folder, content, [*entries.values()], count.add
-    ):
-        if copies.heal(backend, damage.folder, damage.file, entries[damage.file]):
-            _warn_of_healing(damage.error(backend.root))
+    chosen = tuple(entries.values())
+    count.total += sum(entry.size for entry in chosen)
+    errors = []
+    for damage in verification.check_files(storage, folder, content, chosen, count.add):
+        error = damage.error(storage.root)
+        if copies.heal(storage, folder, damage.file, entries[damage.file]):
+            _warn_of_healing(error)
         else:
-            damages.append(damage)
-    if damages:
-        raise damages[0].error(backend.root)
+            errors.append(error)
+    if errors:
+        raise errors[0]
 
 
 def _raise_if_vanished(
-    backend: Backend, folder: str, content: Manifest | None, error: Exception
+    storage: Storage, folder: str, content: Manifest | None, error: Exception
 ) -> None:
     """Raises Vanished if the folder is gone or another checkpoint has its name: a pruned step may
     be saved again.
     """
-    is_present = folder in backend.folders()
-    if not is_present or catalog.manifest_if_intact(backend, folder) != content:
+    is_present = folder in storage.folders()
+    if not is_present or catalog.manifest_if_intact(storage, folder) != content:
         raise Vanished(f"{folder} was replaced or pruned while it was read") from error

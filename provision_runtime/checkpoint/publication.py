@@ -17,22 +17,22 @@ from .manifest import Manifest
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .backends import Backend
+    from .storage import Storage
     from .writer import WrittenFile
 
 
-def find_parent(backend: Backend) -> tuple[str | None, Manifest | None]:
+def find_parent(storage: Storage) -> tuple[str | None, Manifest | None]:
     """The checkpoint after which the next one is committed, and its manifest. Removes what dead
     writers left.
     """
     with suppress(OSError):
-        catalog.remove_leftovers(backend)
-    parent = catalog.latest(backend)
-    content = catalog.manifest_if_intact(backend, parent)
+        catalog.remove_leftovers(storage)
+    parent = catalog.latest(storage)
+    content = catalog.manifest_if_intact(storage, parent)
     if content is None:
         # It is damaged: continue from the last commit that can be read.
-        parent = next(iter(catalog.intact_newest_first(backend)), None)
-        content = catalog.manifest_if_intact(backend, parent)
+        parent = next(iter(catalog.intact_newest_first(storage)), None)
+        content = catalog.manifest_if_intact(storage, parent)
     return (parent, content) if content else (None, None)
 
 
@@ -51,14 +51,14 @@ def part_of(written: Sequence[WrittenFile], world_size: int) -> Manifest:
     return Manifest(0, world_size, 0, tuple(files.values()), tensors, objects)
 
 
-def write_part(backend: Backend, folder: str, part: Manifest, rank: int) -> None:
+def write_part(storage: Storage, folder: str, part: Manifest, rank: int) -> None:
     """Writes the list of a rank's files into the folder, for rank 0."""
-    backend.write(folder, _part_name(rank), memoryview(manifest.dumps(part)))
-    backend.flush(folder)
+    storage.write(folder, _part_name(rank), memoryview(manifest.dumps(part)))
+    storage.flush(folder)
 
 
 def publish(
-    backend: Backend,
+    storage: Storage,
     folder: str,
     step: int,
     own_part: Manifest,
@@ -75,9 +75,9 @@ def publish(
     parts = [own_part]
     for rank in range(1, own_part.world_size):
         name = _part_name(rank)
-        path = f"{backend.root}/{folder}/{name}"
-        parts.append(manifest.loads(backend.read(folder, name), path, is_part=True))
-        backend.discard(folder, name)
+        path = f"{storage.root}/{folder}/{name}"
+        parts.append(manifest.loads(storage.read(folder, name), path, is_part=True))
+        storage.discard(folder, name)
     boxes = []
     for part in parts:
         for name, tensor in part.tensors.items():
@@ -99,9 +99,9 @@ def publish(
         torch=str(getattr(sys.modules.get("torch"), "__version__", "")),
         metadata=dict(metadata),
     )
-    final = backend.commit(folder, step, manifest.dumps(content))
+    final = storage.commit(folder, step, manifest.dumps(content))
     with suppress(OSError):  # the next save of the step, or prune, tries again
-        _remove_older_generations(backend, final)
+        _remove_older_generations(storage, final)
     return final
 
 
@@ -109,12 +109,12 @@ def _part_name(rank: int) -> str:
     return f".part-{rank:05d}.json"
 
 
-def _remove_older_generations(backend: Backend, folder: str) -> None:
+def _remove_older_generations(storage: Storage, folder: str) -> None:
     newest = layout.parse(folder)
     assert newest is not None
-    linked = backend.linked()
+    linked = storage.linked()
     protected = {*linked, *linked.values()}
-    for name in catalog.committed(backend):
+    for name in catalog.committed(storage):
         is_older = name.step == newest.step and name.generation < newest.generation
         if is_older and str(name) not in protected:
-            backend.remove(str(name))
+            storage.remove(str(name))

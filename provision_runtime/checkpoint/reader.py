@@ -16,9 +16,9 @@ from .unpickle import load_object
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from .backends import Backend
     from .manifest import Manifest, Record
     from .match import RecordRead
+    from .storage import Storage
 
 WORKERS = 3
 
@@ -29,8 +29,8 @@ class Reader:
     Raises OSError if the store fails, DamagedFile if a record is not what the manifest says.
     """
 
-    def __init__(self, backend: Backend, folder: str, content: Manifest) -> None:
-        self._backend = backend
+    def __init__(self, storage: Storage, folder: str, content: Manifest) -> None:
+        self._storage = storage
         self._content = content
         self._folder = folder
         # A pack's records are read one after the other.
@@ -74,7 +74,7 @@ class Reader:
     def _fill(self, memory: memoryview, name: str, record: Record) -> None:
         if record.is_packed:
             memory[:] = self._packed(name, record)
-        elif self._backend.read_into(self._folder, record.file, 0, memory) != record.size:
+        elif self._storage.read_into(self._folder, record.file, 0, memory) != record.size:
             raise self._damaged(record, "it became shorter while it was read")
 
     def _packed(self, name: str, record: Record) -> bytes:
@@ -84,10 +84,10 @@ class Reader:
         return content
 
     def _read_pack(self, file: str) -> bytes:
-        return self._backend.read(self._folder, file)
+        return self._storage.read(self._folder, file)
 
     def _damaged(self, record: Record, problem: str) -> DamagedFile:
-        path = f"{self._backend.root}/{self._folder}/{record.file}"
+        path = f"{self._storage.root}/{self._folder}/{record.file}"
         return DamagedFile(path, problem, self._content.names_in(record.file))
 
 

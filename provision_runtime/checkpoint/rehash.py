@@ -2,8 +2,7 @@
 
 After each save a thread of rank 0 hashes one of PARTS parts of the files that have several names or
 copies: the part that was hashed longest ago, and all that were not hashed for MAX_AGE_S. The record of
-this is in the folder of the copies. Object stores check their objects themselves, and reading them
-costs money, so they are left out. Works without torch.
+this is in the folder of the copies. Works without torch.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Iterator
 
-from . import catalog, copies, corrupt_files, verification
+from . import catalog, copies, layout, verification
 from .errors import CheckpointError
 
 if TYPE_CHECKING:
-    from .backends import Backend
     from .copies import Content
+    from .storage import Storage
 
 PARTS = 16
 MAX_AGE_S = 86400
@@ -38,13 +37,12 @@ class Rehash:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def start(self, backend: Backend) -> None:
+    def start(self, storage: Storage) -> None:
         """Does nothing while the last thread is still running."""
-        is_running = self._thread is not None and self._thread.is_alive()
-        if is_running or not backend.is_folder:
+        if self._thread is not None and self._thread.is_alive():
             return
         self._thread = threading.Thread(
-            target=self._run, args=(backend,), name="provision-rehash", daemon=True
+            target=self._run, args=(storage,), name="provision-rehash", daemon=True
         )
         self._thread.start()
 
@@ -56,46 +54,45 @@ class Rehash:
         self._stop.set()
         self.wait()
 
-    def _run(self, backend: Backend) -> None:
+    def _run(self, storage: Storage) -> None:
         try:
-            self.problems.extend(rehash(backend, int(time.time()), self._stop))
+            self.problems.extend(rehash(storage, int(time.time()), self._stop))
         except (OSError, CheckpointError) as error:
             self.problems.append(f"shared files could not be hashed again: {error}")
 
 
-def rehash(backend: Backend, now: int, stop: threading.Event) -> Iterator[str]:
+def rehash(storage: Storage, now: int, stop: threading.Event) -> Iterator[str]:
     """Hashes the parts that are due. Yields a sentence for each damaged file.
 
-    A file with an intact copy is repaired; another is written again by the next save that has its
-    content.
+    A file with an intact copy is repaired; the content of another is written again by the next save.
     """
     start = time.thread_time()
-    times = read_times(backend, now)
+    times = read_times(storage, now)
     oldest, *others = sorted(range(PARTS), key=times.__getitem__)
     due = [oldest] + [part for part in others if now - times[part] >= MAX_AGE_S]
     contents = copies.survey(
-        backend, catalog.intact_newest_first(backend), lambda digest: _part_of(digest) in due
+        storage, catalog.intact_newest_first(storage), lambda digest: _part_of(digest) in due
     )
     _rest(start, stop)
     for part in due:
         for digest, content in contents.items():
             is_shared = len(content.folders) > 1 or len(content.copies) > 1
             if is_shared and _part_of(digest) == part:
-                yield from _check(backend, content, stop)
+                yield from _check(storage, content, stop)
             if stop.is_set():
                 return
         times[part] = now
-        backend.replace(copies.FOLDER, RECORD, json.dumps({"times": times}).encode())
+        storage.replace(copies.FOLDER, RECORD, json.dumps({"times": times}).encode())
 
 
-def read_times(backend: Backend, now: int) -> list[int]:
+def read_times(storage: Storage, now: int) -> list[int]:
     """When each part was hashed last, in seconds since 1970. A part without a time was never hashed:
     it is older than what is hashed now, and its age counts from now on.
     """
     buffer = memoryview(bytearray(MAX_RECORD_BYTES))
     times: object = None
     try:
-        size = backend.read_into(copies.FOLDER, RECORD, 0, buffer)
+        size = storage.read_into(copies.FOLDER, RECORD, 0, buffer)
         times = json.loads(bytes(buffer[:size]))["times"]
     except (OSError, ValueError, TypeError, KeyError, RecursionError):  # none yet, or damaged
         pass
@@ -105,20 +102,19 @@ def read_times(backend: Backend, now: int) -> list[int]:
     return [then if isinstance(then, int) and then <= now else unknown for then in times]
 
 
-def _check(backend: Backend, content: Content, stop: threading.Event) -> Iterator[str]:
+def _check(storage: Storage, content: Content, stop: threading.Event) -> Iterator[str]:
     """Hashes every copy of a content, and repairs what is damaged."""
-    block = memoryview(bytearray(backend.block))
     for folder, name in content.copies.values():
         start = time.thread_time()
-        backend.drop_cache(folder, name)
+        storage.drop_cache(folder, name)
         entry = replace(content.entry, name=name)
-        problem = verification.check_file(backend, folder, entry, block)
-        if problem and not _was_removed(backend, folder, name):
-            corrupt_files.add(backend.root, content.entry.name)
+        problem = verification.check_file(storage, folder, entry, {})
+        if problem and not _was_removed(storage, folder, name):
+            layout.damaged.add(storage.root)
             result = "no intact copy of it could be found or written"
-            if copies.heal(backend, folder, name, content.entry):
+            if copies.heal(storage, folder, name, content.entry):
                 result = "it was replaced by its other copy"
-            yield f"{backend.root}/{folder}/{name} was damaged: {problem}; {result}"
+            yield f"{storage.root}/{folder}/{name} was damaged: {problem}; {result}"
         _rest(start, stop)
         if stop.is_set():
             return
@@ -129,11 +125,11 @@ def _rest(start: float, stop: threading.Event) -> None:
     stop.wait((time.thread_time() - start) * (1 / CPU_SHARE - 1))
 
 
-def _was_removed(backend: Backend, folder: str, name: str) -> bool:
+def _was_removed(storage: Storage, folder: str, name: str) -> bool:
     """Whether a save or prune removed the file meanwhile."""
     if folder == copies.FOLDER:
-        return name not in copies.names(backend)
-    return folder not in backend.folders()
+        return name not in copies.names(storage)
+    return folder not in storage.folders()
 
 
 def _part_of(digest: str) -> int:

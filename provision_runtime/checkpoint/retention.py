@@ -6,22 +6,20 @@ Works without torch.
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..comm import collective
 from ..comm.ranks import single_process
 from ..dataclass import frozen
-from . import catalog, copies, layout
-from .errors import CheckpointWarning
+from . import catalog, copies, disk_usage, layout
 from .items import Names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..comm.ranks import Ranks
-    from .backends import Backend
+    from .storage import Storage
 
 
 @frozen
@@ -37,6 +35,7 @@ class Pruned:
             be read.
         problems: A sentence for each folder that could not be removed, and one if second copies could
             not be written.
+        freed_bytes: Bytes of files whose last name goes.
         copied_bytes: Bytes of second copies that were written.
         lacks_copies: Whether second copies could not be written.
     """
@@ -46,60 +45,58 @@ class Pruned:
     unknown: Names
     unreadable: Names = ()
     problems: Names = ()
+    freed_bytes: int = 0
     copied_bytes: int = 0
     lacks_copies: bool = False
 
 
 def prune(
-    backend: Backend,
-    keep: int,
-    *,
-    every: int | None = None,
-    dry_run: bool = False,
+    storage: Storage, keep: int, *, every: int | None = None, dry_run: bool = False
 ) -> Pruned:
     """Keeps the last `keep` committed steps, the multiples of `every`, and what `latest` names.
 
     Steps that cannot be read do not count. The order of commits decides, so a run that resumed from
-    an earlier step keeps its own checkpoints. Raises ValueError if `keep` is less than 1. Warns of
-    each problem.
+    an earlier step keeps its own checkpoints. Raises ValueError if `keep` is less than 1.
     """
-    plan = plan_pruning(backend, keep, every=every)
-    if dry_run:
-        return plan
-    pruned = carry_out(backend, plan, single_process(), keep)
-    for problem in pruned.problems:
-        warnings.warn(problem, CheckpointWarning, stacklevel=3)
-    return pruned
+    pruned = plan_pruning(storage, keep, every=every)
+    usages = {
+        name: disk_usage.usage(storage, name) for name in (*pruned.removed, *pruned.leftovers)
+    }
+    remaining = _remaining(storage, pruned.removed)
+    if not dry_run:
+        pruned = carry_out(storage, pruned, single_process(), keep)
+    elif remaining:
+        lacking, _ = copies.missing(storage, remaining, keep == 1)
+        size = sum(content.entry.size for content in lacking.values())
+        pruned = replace(pruned, copied_bytes=size)
+    gone = (*pruned.removed, *pruned.leftovers)
+    return replace(pruned, freed_bytes=disk_usage.freed_bytes(usages, gone))
 
 
 def plan_pruning(
-    backend: Backend,
+    storage: Storage,
     keep: int | None,
     *,
     every: int | None = None,
     protected: Sequence[int] = (),
 ) -> Pruned:
-    """What prune would remove.
-
-    keep: None keeps all.
-    """
+    """What prune would remove. keep: None keeps all. protected: steps that stay too."""
     if keep is not None and keep < 1:
         raise ValueError(f"keep={keep}: keep at least one checkpoint")
     dead: list[str] = []
     unknown: list[str] = []
-    for name in backend.folders():
-        if layout.parse(name) is not None:
-            continue
-        (dead if layout.is_leftover(name) else unknown).append(name)
+    for name in storage.folders():
+        if layout.parse(name) is None:
+            (dead if layout.is_leftover(name) else unknown).append(name)
     removed: list[str] = []
     unreadable: list[str] = []
     if keep is not None:
-        removed, unreadable = _select(backend, keep, every, protected)
+        removed, unreadable = _select(storage, keep, every, protected)
     return Pruned(tuple(removed), tuple(dead), tuple(unknown), tuple(unreadable))
 
 
 def carry_out(
-    backend: Backend, plan: Pruned, ranks: Ranks, keep: int | None, with_copies: bool = True
+    storage: Storage, plan: Pruned, ranks: Ranks, keep: int | None, with_copies: bool = True
 ) -> Pruned:
     """What was done; what failed is in `problems`. All ranks call it with the same plan; rank 0
     removes.
@@ -111,10 +108,10 @@ def carry_out(
     removed, problems, copied, lacks_copies = list(plan.removed), [], 0, False
 
     def copy() -> int:
-        remaining = remaining_folders(backend, plan.removed)[: 2 if keep is None else None]
+        remaining = _remaining(storage, plan.removed)[: 2 if keep is None else None]
         if not remaining:
             return 0
-        return copies.make(backend, remaining, keep == 1, ranks.rank, ranks.world_size)
+        return copies.make(storage, remaining, keep == 1, ranks.rank, ranks.world_size)
 
     if with_copies:
         copying = collective.run_with_heartbeat("checkpoint/copy", ranks, copy)
@@ -124,15 +121,19 @@ def carry_out(
             lacks_copies = True
             problem = f"no second copies of all that stays could be written: {error}"
             names = [name for name in map(layout.parse, removed) if name]
-            newest = next(iter(catalog.intact_newest_first(backend, names)), None)
+            newest = next(iter(catalog.intact_newest_first(storage, names)), None)
             if newest:
                 removed.remove(newest)
                 problem += f"; {newest} stays in their place"
             problems.append(problem)
-    failed = _remove(backend, [*removed, *plan.leftovers]) if ranks.rank == 0 else {}
-    for folder, reason in failed.items():
-        path = f" ({reason.filename})" if reason.filename else ""
-        problems.append(f"{folder} was not removed: {reason.strerror or reason}{path}")
+    failed = set()
+    for folder in (*removed, *plan.leftovers) if ranks.rank == 0 else ():
+        try:
+            storage.remove(folder)
+        except OSError as error:
+            failed.add(folder)
+            path = f" ({error.filename})" if error.filename else ""
+            problems.append(f"{folder} was not removed: {error.strerror or error}{path}")
     return replace(
         plan,
         removed=tuple(folder for folder in removed if folder not in failed),
@@ -143,26 +144,14 @@ def carry_out(
     )
 
 
-def remaining_folders(backend: Backend, removed: Sequence[str]) -> list[str]:
+def _remaining(storage: Storage, removed: Sequence[str]) -> list[str]:
     """What stays, the newest first, without links: where these lead may be elsewhere tomorrow."""
-    left_out = {*removed, *backend.linked()}
-    return [folder for folder in catalog.intact_newest_first(backend) if folder not in left_out]
-
-
-def _remove(backend: Backend, folders: Sequence[str]) -> dict[str, OSError]:
-    """Removes all that it can; why it could not remove the others."""
-    failed = {}
-    backend.remove_rests()
-    for folder in folders:
-        try:
-            backend.remove(folder)
-        except OSError as error:
-            failed[folder] = error
-    return failed
+    left_out = {*removed, *storage.linked()}
+    return [folder for folder in catalog.intact_newest_first(storage) if folder not in left_out]
 
 
 def _select(
-    backend: Backend, keep: int, every: int | None, protected_steps: Sequence[int] = ()
+    storage: Storage, keep: int, every: int | None, protected_steps: Sequence[int]
 ) -> tuple[list[str], list[str]]:
     """The checkpoints to remove, in order of steps; and those whose manifest cannot be read.
 
@@ -171,11 +160,11 @@ def _select(
     what it commits after the listing is not in it, and what `latest` is about to name was committed
     last.
     """
-    present = catalog.committed(backend)
+    present = catalog.committed(storage)
     # The last commit first.
-    by_age = list(map(layout.parse, catalog.intact_newest_first(backend, present)))
-    linked = backend.linked()
-    protected = {layout.parse(catalog.latest(backend) or ""), *by_age[:1]}
+    by_age = list(map(layout.parse, catalog.intact_newest_first(storage, present)))
+    linked = storage.linked()
+    protected = {layout.parse(catalog.latest(storage) or ""), *by_age[:1]}
     protected.update(map(layout.parse, (*linked, *linked.values())))
     last_of_step: dict[int, layout.CheckpointName] = {}
     for name in by_age:

@@ -6,23 +6,22 @@ import signal
 import threading
 import warnings
 from dataclasses import asdict
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..comm import collective
 from ..comm.store import RanksMissing, StoreLost
 from . import catalog, choice, loader, retention, saver
-from .backends import open_root
 from .errors import CheckpointError, CheckpointWarning, NoCheckpoint
 from .items import StateDict
 from .rehash import Rehash
+from .storage import Storage
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
     from types import FrameType, TracebackType
 
     from ..comm.ranks import Ranks
-    from .backends import Root, StorageOptions
+    from .storage import Root
 
 # Signals by which schedulers announce the end: saves and stops, and saves and goes on.
 STOP, SAVE = "SIGTERM", "SIGUSR1"
@@ -44,7 +43,7 @@ class CheckpointManager:
     that many steps, on all ranks at the same one.
 
     Args:
-        root: The folder of the run's checkpoints, or a URL that fsspec supports.
+        root: The folder of the run's checkpoints.
         state_dict: What to save and to fill, as for `save` and `load`.
         every: Steps between saves.
         keep: How many of the last checkpoints stay; None: all.
@@ -55,7 +54,6 @@ class CheckpointManager:
         agree_every: Steps between two comparisons of the signals.
         ranks: How the ranks exchange values. Default: through the store of the default process group.
         deadline_s: Seconds that a rank may be silent, as for `save`.
-        storage_options: fsspec's options for a URL, as for `save`.
 
     Raises:
         ValueError: For counts below 1, for a mode that is neither min nor max, and for on_signal
@@ -76,7 +74,6 @@ class CheckpointManager:
         agree_every: int = 10,
         ranks: Ranks | None = None,
         deadline_s: float = 120.0,
-        storage_options: StorageOptions = None,
     ) -> None:
         counts = {"every": every, "agree_every": agree_every, "keep": 1 if keep is None else keep}
         for name, count in counts.items():
@@ -92,7 +89,7 @@ class CheckpointManager:
             # A save in the background exchanges values meanwhile.
             signal_ranks = of_default_group(deadline_s, "signals")
         self.state_dict = state_dict
-        self._open = partial(open_root, root, storage_options)
+        self._root = root
         self._ranks, self._signal_ranks = ranks, signal_ranks or ranks
         self._every, self._keep, self._agree_every = every, keep, agree_every
         self._best, self._best_mode = best, best_mode
@@ -148,7 +145,7 @@ class CheckpointManager:
         try:
             report = loader.load(
                 self.state_dict,
-                self._open,
+                self._root,
                 choice.LATEST,
                 self._ranks,
                 on_damage=choice.PREVIOUS,
@@ -204,10 +201,10 @@ class CheckpointManager:
         metadata = {METRICS: metrics} if metrics else None
         write = saver.prepare(
             self.state_dict,
-            self._open,
+            self._root,
             step,
             self._ranks,
-            copies=self._background,
+            in_background=self._background,
             metadata=metadata,
         )
 
@@ -241,10 +238,10 @@ class CheckpointManager:
         """
         if self._best is None:
             return None
-        backend = self._open()
+        storage = Storage(self._root)
         values = {}
-        for name in catalog.steps(backend):
-            content = catalog.manifest_if_intact(backend, str(name))
+        for name in catalog.steps(storage):
+            content = catalog.manifest_if_intact(storage, str(name))
             metrics = content.metadata.get(METRICS, {}) if content else {}
             value = metrics.get(self._best)
             if isinstance(value, (int, float)) and value == value:  # not NaN
@@ -256,24 +253,24 @@ class CheckpointManager:
 
     def _prune(self, with_copies: bool = True) -> None:
         """A failure is a warning: the checkpoints are whole, there are only too many."""
-        backend = self._open()
+        storage = Storage(self._root)
 
         def plan() -> dict[str, object]:
             best = self.best_step()
             protected = () if best is None else (best,)
-            return asdict(retention.plan_pruning(backend, self._keep, protected=protected))
+            return asdict(retention.plan_pruning(storage, self._keep, protected=protected))
 
         self._lacks_copies = False
         try:
             chosen = retention.Pruned(**collective.broadcast("checkpoint/plan", self._ranks, plan))
-            pruned = retention.carry_out(backend, chosen, self._ranks, self._keep, with_copies)
+            pruned = retention.carry_out(storage, chosen, self._ranks, self._keep, with_copies)
             problems, self._lacks_copies = pruned.problems, pruned.lacks_copies
         except (OSError, CheckpointError, RanksMissing, StoreLost) as error:
             problems = (f"old checkpoints were not removed: {error}",)
         if self._ranks.rank == 0 and with_copies:
             for problem in problems:
                 warnings.warn(problem, CheckpointWarning, stacklevel=2)
-            self._rehash.start(backend)
+            self._rehash.start(storage)
 
     def _warn_of_damage(self) -> None:
         """Of what was found in the background."""

@@ -6,24 +6,25 @@ Trusts nothing: hashes every byte, and reports files that are not in the manifes
 
 from __future__ import annotations
 
-import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from typing import TYPE_CHECKING, Callable
+from typing import TYPE_CHECKING, Callable, Dict, Tuple
 
 from ..dataclass import frozen
-from . import catalog, choice, corrupt_files, layout, manifest
+from . import catalog, choice, layout, manifest
 from .errors import DamagedFile
 from .hashes import checker
 from .items import Names
+from .storage import READ_BYTES, FileKey
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .backends import Backend, Step
     from .manifest import FileEntry, Manifest
+    from .storage import Step, Storage
 
 WORKERS = 3
+# Whether a file of the disk, by its key, has this size and this hash.
+Known = Dict[Tuple[FileKey, int, str], bool]
 
 
 @frozen
@@ -54,59 +55,55 @@ class Damage:
         return DamagedFile(f"{root}/{self.folder}/{self.file}", self.problem, self.tensors)
 
 
-def check_step(backend: Backend, step: Step) -> list[Damage]:
-    """All damage of a step, and of `latest` if that was needed. Raises NoCheckpoint; OSError if the
-    store fails.
-    """
+def check_step(storage: Storage, step: Step) -> list[Damage]:
+    """All damage of a step. Raises NoCheckpoint; OSError if the disk fails."""
     for _ in range(catalog.TRIES):
-        folder, latest_damage = choice.look_up(backend, step)
-        damages = check_folder(backend, folder)
-        if latest_damage:
-            damages.insert(0, Damage(".", layout.LATEST, latest_damage.problem))
-        if not damages or folder in backend.folders():
+        folder = choice.folder_of(storage, step)
+        damages = check_folder(storage, folder)
+        if not damages or folder in storage.folders():
             break
         # It was replaced or pruned while it was read.
     return damages
 
 
-def check_folder(backend: Backend, folder: str) -> list[Damage]:
+def check_folder(storage: Storage, folder: str) -> list[Damage]:
     """All damage of one checkpoint. Raises OSError if the store fails."""
     try:
-        content = catalog.read_manifest(backend, folder)
+        content = catalog.read_manifest(storage, folder)
     except DamagedFile as error:
         return [Damage(folder, manifest.NAME, error.problem)]
-    damages = find_foreign_files(backend, folder, content)
-    return damages + check_files(backend, folder, content, content.files)
+    damages = find_foreign_files(storage, folder, content)
+    return damages + check_files(storage, folder, content, content.files)
 
 
-def find_foreign_files(backend: Backend, folder: str, content: Manifest) -> list[Damage]:
+def find_foreign_files(storage: Storage, folder: str, content: Manifest) -> list[Damage]:
     """Files that are not in the manifest: something else wrote into the folder."""
     committed_names = {manifest.NAME, *(entry.name for entry in content.files)}
     return [
         Damage(folder, name, "it is not in the manifest")
-        for name in sorted(backend.files(folder))
+        for name in sorted(storage.files(folder))
         if name not in committed_names
     ]
 
 
 def check_files(
-    backend: Backend,
+    storage: Storage,
     folder: str,
     content: Manifest,
     entries: Sequence[FileEntry],
     progress: Callable[[int], None] = lambda _: None,
+    known: Known | None = None,
 ) -> list[Damage]:
     """The damage of some of a checkpoint's files, in their order; a few are read at a time.
 
-    progress: called with the bytes of each file that was read, in any thread.
+    progress: called with the bytes of each file that was checked, in any thread. known: what is in it
+    is not read again; what was read is put into it.
     """
-    buffers = threading.local()
+    hashed: Known = {} if known is None else known
 
     def check(entry: FileEntry) -> str | None:
-        if not hasattr(buffers, "block"):
-            buffers.block = memoryview(bytearray(backend.block))
         try:
-            return check_file(backend, folder, entry, buffers.block)
+            return check_file(storage, folder, entry, hashed)
         finally:
             progress(entry.size)
 
@@ -114,42 +111,28 @@ def check_files(
     with ThreadPoolExecutor(WORKERS, thread_name_prefix="provision-verify") as pool:
         for entry, problem in zip(entries, pool.map(check, entries)):
             if problem:
-                names = damaged_names(backend, folder, content, entry)
+                names = content.names_in(entry.name)
                 damages.append(Damage(folder, entry.name, problem, names))
-    for damage in damages:
-        corrupt_files.add(backend.root, damage.file)
+    if damages:
+        layout.damaged.add(storage.root)
     return damages
 
 
-def damaged_names(backend: Backend, folder: str, content: Manifest, entry: FileEntry) -> Names:
-    """The tensors and objects of a damaged file that are damaged; all in it if that is unknown."""
-    names = content.names_in(entry.name)
-    with suppress(OSError):
-        read = memoryview(backend.read(folder, entry.name))
-        damaged = {
-            name
-            for name, record in content.records()
-            if record.file == entry.name
-            and content.digest_of(name, record, read[record.at : record.at + record.size])
-            != record.digest
-        }
-        names = tuple(sorted(damaged)) or names
-    return names
-
-
-def check_file(backend: Backend, folder: str, entry: FileEntry, block: memoryview) -> str | None:
-    """What is wrong with a file, in words. block: memory for reading it."""
+def check_file(storage: Storage, folder: str, entry: FileEntry, known: Known) -> str | None:
+    """What is wrong with a file, in words. known: as for check_files."""
     name, digest, committed = checker(entry.digest)
     try:
-        size = backend.stat(folder, entry.name).size
+        size, _, file = storage.stat(folder, entry.name)
         if size != entry.size:
             return f"{size} bytes instead of {entry.size}"
-        for offset in range(0, size, len(block)):
-            part = block[: min(len(block), size - offset)]
-            count = backend.read_into(folder, entry.name, offset, part)
-            digest.update(part[:count])
+        if (file, size, committed) not in known:
+            block = memoryview(bytearray(min(READ_BYTES, size)))
+            for offset in range(0, size, READ_BYTES):
+                part = block[: size - offset]
+                count = storage.read_into(folder, entry.name, offset, part)
+                digest.update(part[:count])
+            known[file, size, committed] = digest.hexdigest() == committed
     except FileNotFoundError:
         return "it is missing"
-    if digest.hexdigest() != committed:
-        return f"its {name} is not the committed one"
-    return None
+    is_whole = known[file, size, committed]
+    return None if is_whole else f"its {name} is not the committed one"

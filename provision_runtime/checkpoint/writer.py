@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, List, Tuple
 
-from . import corrupt_files, hashes
+from . import hashes
 from .items import MIN_FILE_BYTES, packs, pieces
 from .manifest import FileEntry, Record, record_digest
 from .memory import StagingMemory
@@ -22,9 +22,9 @@ from .memory import StagingMemory
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .backends import Backend
     from .items import Item
     from .manifest import Manifest
+    from .storage import Storage
 
 SUFFIX = ".distcp"
 # A file is linked by at most so many saves in a row, then its content is written again. A hard link
@@ -35,8 +35,6 @@ MAX_LINKS = 16
 # Hashing and writing overlap (hashlib and write() release the interpreter's lock). Each worker
 # holds one piece of at most items.MAX_PIECE_BYTES: 224 MiB if all are staged from a GPU.
 WORKERS = 7
-# What goes to an object store is held twice: the staged pieces are joined into one request body.
-OBJECT_STORE_WORKERS = 3
 
 
 # A file, and what it holds.
@@ -85,15 +83,15 @@ class Writer:
     """
 
     def __init__(
-        self, backend: Backend, folder: str, parent: str | None, content: Manifest | None
+        self, storage: Storage, folder: str, parent: str | None, content: Manifest | None
     ) -> None:
         self.count = ByteCount()
-        self._backend = backend
+        self._storage = storage
         self._folder = folder
         self._parent = parent
         self._linkable = {}
-        for entry in content.files if content and backend.is_folder else ():
-            if may_link(entry) and not corrupt_files.has(backend.root, entry.name):
+        for entry in content.files if content else ():
+            if may_link(entry):
                 self._linkable[hashes.content_hash(entry.digest), entry.size] = entry
         self._stop = threading.Event()
         self._staging = StagingMemory()
@@ -111,11 +109,9 @@ class Writer:
         tensors = [piece for item in items if not item.is_object for piece in pieces(item)]
         # An object's size may change from save to save, which must not cut other packs of tensors.
         objects = [item for item in items if item.is_object]
-        # For a disk, one more than the hashing threads, since its syncs come last. More would only
-        # take the processors from those that hash (measured: 7 were slower than 3 on 2 processors).
-        workers = OBJECT_STORE_WORKERS
-        if self._backend.is_folder:
-            workers = min(WORKERS, hashing_threads() + 1)
+        # One more than the hashing threads, since the syncs come last. More would only take the
+        # processors from those that hash (measured: 7 were slower than 3 on 2 processors).
+        workers = min(WORKERS, hashing_threads() + 1)
         with ThreadPoolExecutor(workers, thread_name_prefix="provision-checkpoint") as pool:
             try:
                 futures = [pool.submit(self._write, pack) for pack in packs(tensors)]
@@ -125,7 +121,7 @@ class Writer:
             except BaseException:
                 self._stop.set()  # the others raise SaveAborted, after this error
                 raise
-        self._backend.flush(self._folder)
+        self._storage.flush(self._folder)
         return [future.result() for future in futures]
 
     def _write(self, pack: Sequence[Item]) -> WrittenFile:
@@ -157,7 +153,7 @@ class Writer:
         digest = hashes.digest(content_hash, content)
         entry = FileEntry(digest + SUFFIX, len(content), digest)
         try:
-            self._backend.write(self._folder, entry.name, content)
+            self._storage.write(self._folder, entry.name, content)
         except FileExistsError:
             # This save has the same content twice: the first writer completes the file.
             self.count.add(linked=len(content))
@@ -175,9 +171,9 @@ class Writer:
         if entry is None or self._parent is None:
             return None
         try:
-            if self._backend.stat(self._parent, entry.name).size != entry.size:
+            if self._storage.stat(self._parent, entry.name).size != entry.size:
                 return None
-            self._backend.reuse(self._parent, entry.name, self._folder)
+            self._storage.reuse(self._parent, entry.name, self._folder)
         except OSError:
             return None
         self.count.add(linked=len(content))

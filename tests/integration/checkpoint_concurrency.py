@@ -15,7 +15,7 @@ import torch
 
 from provision_runtime import checkpoint
 from provision_runtime.checkpoint import catalog, layout, verification
-from provision_runtime.checkpoint.backends import open_root
+from provision_runtime.checkpoint.storage import Storage
 from tests.integration.checkpoint_faults import loaded, state
 
 OVERWRITES = 500
@@ -118,9 +118,9 @@ def two_jobs(
 
 
 def _all_is_whole(root: Path) -> None:
-    backend = open_root(root)
-    for name in catalog.committed(backend):
-        assert verification.check_folder(backend, str(name)) == [], name
+    storage = Storage(root)
+    for name in catalog.committed(storage):
+        assert verification.check_folder(storage, str(name)) == [], name
     last = {1000 * number + SAVES - 1 for number in (1, 2)}
     assert loaded(root, "latest") in last
     checkpoint.prune(root, keep=1)

@@ -18,7 +18,7 @@ import torch
 
 from provision_runtime import checkpoint
 from provision_runtime.checkpoint import catalog, layout, verification
-from provision_runtime.checkpoint.backends import open_root
+from provision_runtime.checkpoint.storage import Storage
 from tests import tracing
 
 BIG = 300_000
@@ -76,9 +76,9 @@ class Seen:
 
 
 def read_state(root: Path) -> Seen:
-    backend = open_root(root)
-    for name in catalog.committed(backend):
-        assert verification.check_folder(backend, str(name)) == [], f"{name} is not whole"
+    storage = Storage(root)
+    for name in catalog.committed(storage):
+        assert verification.check_folder(storage, str(name)) == [], f"{name} is not whole"
     steps = {step: loaded(root, step) for step in checkpoint.list_steps(root)}
     return Seen(loaded(root, "latest") if steps else None, steps)
 

@@ -38,10 +38,10 @@ def refused(root: Path, tag: int, ranks: Ranks) -> int:
 
 
 def after_the_check(act: Callable[[], None]) -> Ranks:
-    """One rank, in whose way something comes as soon as it has seen that there is space."""
+    """One rank, in whose way something comes once it has its temporary folder."""
 
     def exchange(name: str, payload: Any) -> list[Any]:
-        if name.endswith("checkpoint/whole"):
+        if name.endswith("checkpoint/enter"):
             act()
         return [json.loads(json.dumps(payload))]
 
@@ -49,7 +49,7 @@ def after_the_check(act: Callable[[], None]) -> Ranks:
 
 
 def full(folder: Path) -> list[int]:
-    """Told by the check; and by the disk, where others fill it after the check."""
+    """From the beginning; and where others fill it during the save."""
     root, other = folder / "root", folder / "other"
     checkpoint.save(state(OLD), root, step=OLD)
 

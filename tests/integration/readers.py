@@ -15,8 +15,6 @@ import torch
 
 from provision_runtime import checkpoint
 from provision_runtime.checkpoint import items
-from provision_runtime.checkpoint.export import ExportOptions
-from provision_runtime.checkpoint.inspection.transfer import export_step
 
 warnings.simplefilter("ignore")
 # Tensors of a few kilobytes are then cut as those of gigabytes are.
@@ -167,24 +165,7 @@ def read(folder: Path) -> dict[str, list[str]]:
     state = blank(expected)
     checkpoint.load(state, folder / "all")
     result = {"ours": wrong(state, expected)}
-    if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 4):
-        result.update(read_by_torch(folder, dtypes))
     return result
-
-
-def read_by_torch(folder: Path, dtypes: list[str]) -> dict[str, list[str]]:
-    """What `checkpoint export --dcp` writes."""
-    from torch.distributed import checkpoint as dcp
-    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
-
-    exported = str(folder / f"exported-{torch.__version__}")
-    export_step(str(folder / "tensors"), {}, 1, exported, ExportOptions(for_dcp=True))
-    expected = tensors(dtypes)
-    loaded = blank(expected)
-    dcp.load(loaded, checkpoint_id=exported)
-    dcp_to_torch_save(exported, folder / "converted.pt")
-    converted = torch.load(folder / "converted.pt", weights_only=False)
-    return {"dcp.load": wrong(loaded, expected), "dcp_to_torch_save": wrong(converted, expected)}
 
 
 if __name__ == "__main__":

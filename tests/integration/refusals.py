@@ -193,36 +193,27 @@ def damage() -> Any:
 
 
 def damaged_pointers() -> Any:
-    """`latest` with one flipped bit that makes it another checkpoint's name; then none, and a manifest that cannot be read."""
+    """`latest` with one flipped bit that makes it another checkpoint's name; and a manifest that cannot be read."""
     for step in (2, 3):
         root = saved("pointers", {"a": torch.full((3,), float(step))}, step)
     if RANK == 0:
         (root / "latest").write_bytes((root / "latest").read_bytes().replace(b"03 ", b"02 "))
-    messages = []
-    for _ in range(2):
-        US.exchange("damaged", None)
-        state_dict = {"a": torch.zeros(3)}
-        message = refusal(partial(checkpoint.load, state_dict, root, ranks=US))
-        untouched = state_dict["a"].sum().item()
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            report = checkpoint.load(state_dict, root, ranks=US, on_damage="previous")
-        refusals_ = [text.replace(str(FOLDER), "FOLDER") for text in report.refused]
-        messages.append(
-            [
-                message,
-                untouched,
-                refusals_ == message[1:],
-                report.step,
-                state_dict["a"][0].item(),
-                [Path(item.filename).name for item in caught],
-            ]
-        )
-        US.exchange("loaded", None)
-        if RANK == 0:
-            (root / "latest").unlink(missing_ok=True)
-            (root / "step-000000000003" / "manifest.json").write_bytes(b"{}")
-    return messages
+    US.exchange("damaged", None)
+    state_dict = {"a": torch.zeros(3)}
+    loaded = [checkpoint.load(state_dict, root, ranks=US).step, state_dict["a"].sum().item()]
+    US.exchange("loaded", None)
+    if RANK == 0:
+        (root / "step-000000000003" / "manifest.json").write_bytes(b"{}")
+    US.exchange("damaged more", None)
+    state_dict = {"a": torch.zeros(3)}
+    message = refusal(partial(checkpoint.load, state_dict, root, ranks=US))
+    untouched = state_dict["a"].sum().item()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        report = checkpoint.load(state_dict, root, ranks=US, on_damage="previous")
+    refused = [text.replace(str(FOLDER), "FOLDER") for text in report.refused]
+    files = [Path(item.filename).name for item in caught]
+    return [loaded, message, untouched, refused == message[1:], report.step, files]
 
 
 def known_to_one() -> Any:

@@ -55,6 +55,6 @@ def test_many_small_tensors_take_little_space(tmp_path: Path) -> None:
         "progress": True,
         "lines": ["loading", "saving step 5"],
         "refused": ["enough", True],
-        "verify": [["small.s11"]],
-        "load": [["small.s11"], True],
+        "verify": [True],
+        "load": [True, True],
     }

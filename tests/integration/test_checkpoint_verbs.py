@@ -125,7 +125,7 @@ def test_flipped_bit_is_reported_by_tensor_name(job: Job, tmp_path: Path) -> Non
 def test_running_save_is_kept_until_its_job_ends(job: Job) -> None:
     job.start_saving()
     row = run_json("list", job.root)["unfinished"][0]
-    assert (row["step"], row["pid"], row["writer"]) == (400, job.pid, "alive")
+    assert (row["pid"], row["writer"]) == (job.pid, "alive")
     assert row["bytes"] > 4_800_000
     assert run_json("prune", job.root, "--keep", 3)["left"][0]["name"] == row["name"]
     job.kill()

@@ -293,13 +293,13 @@ def safetensors() -> Any:
     for number, dtype in enumerate((None, "bfloat16")):
         chosen = ExportOptions(part="model", dtype=dtype)
         export.SHARD_BYTES = 1e4 + number * 1e9
-        exported = transfer.export_step(str(root), {}, 1, str(out / str(dtype)), chosen)
+        exported = transfer.export_step(str(root), 1, str(out / str(dtype)), chosen)
         model.config.save_pretrained(exported.folder)
         read = AutoModelForCausalLM.from_pretrained(exported.folder, dtype="auto")
         expected = model.to(read.dtype) if dtype else model
         outcome.append([Path(exported.folder, "model.safetensors").exists(), equal(read, expected)])
     chosen = ExportOptions(part="odd")
-    transfer.export_step(str(root), {}, 1, str(out / "odd"), chosen)
+    transfer.export_step(str(root), 1, str(out / "odd"), chosen)
     loaded = load_file(out / "odd" / "model.safetensors")
     same = {
         name: value.dtype == loaded[name].dtype and torch.equal(value, loaded[name])

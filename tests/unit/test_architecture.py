@@ -95,7 +95,6 @@ TOOL_OWNERS: dict[str, tuple[str, ...]] = {
     "conda_lock": ("provision/lockfile/",),
     "docker": ("provision/adapters/docker.py",),
     "elftools": ("provision/channel/",),
-    "fsspec": ("provision_runtime/checkpoint/backends/fsspec_store.py",),
     "jinja2": ("provision/render/",),
     "jsonschema_rs": ("provision/core/schema.py",),
     "rattler": ("provision/adapters/conda/",),
@@ -275,9 +274,9 @@ def test_runtime_needs_only_the_standard_library_and_torch() -> None:
             continue
         for imported, at_top in imports(name):
             top = imported.split(".")[0]
-            # torch requires fsspec, and only object stores need it; without xxhash checkpoints are slower.
+            # Without xxhash checkpoints are slower.
             # numpy's generator is one of those that a random state has.
-            is_optional = top in ("fsspec", "xxhash", "numpy", "safetensors") and not at_top
+            is_optional = top in ("xxhash", "numpy", "safetensors") and not at_top
             # A module of integrations is imported by who has the library of its name.
             package, _, library = name.rpartition(".")
             is_optional |= package.endswith(".integrations") and top == library

@@ -96,7 +96,7 @@ def test_environments_get_the_metadata_of_the_wheel(
         assert installed[field] == built[field]
     assert installed["License"] == built["License-Expression"]
     assert built["Version"] == provision_runtime.__version__ == package.version
-    extras = {"extra == 'fast'", "extra == 'stores'"}
+    extras = {"extra == 'fast'"}
     needs = built.get_all("Requires-Dist", [])
     assert {need.partition("; ")[2] for need in needs} == extras, "it depends on nothing"
 

@@ -6,16 +6,19 @@ The verbs and their options are those of the runtime's own command line (inspect
 from __future__ import annotations
 
 from argparse import ArgumentTypeError
-from functools import partial
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from provision.cli.verb import verb
 from provision_runtime.checkpoint.inspection import command
+from provision_runtime.checkpoint.inspection.root import DAMAGED, InspectionError
 from provision_runtime.report.options import Option
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from provision.cli.console import Console
 
 
@@ -39,23 +42,30 @@ def checkpoint() -> None:
     """Inspect, prune and convert the checkpoints of training jobs.
 
     For jobs that save with `provision_runtime.checkpoint`. Only import and export need torch. All may
-    run while a job saves. ROOT is the folder that the job passes to `checkpoint.save`, or a URL
-    (s3://bucket/run) if fsspec is installed.
+    run while a job saves. ROOT is the folder that the job passes to `checkpoint.save`.
     """
 
 
 def _run(console: Console, name: str, arguments: dict[str, Any]) -> int:
     from provision.cli.console import output_width
-    from provision.core.errors import SystemRefused
-    from provision.verbs.checkpoint.checkpoint import provision_errors, verifying
+    from provision.core.errors import IntegrityError, InvalidSpec, SystemRefused
     from provision.verbs.checkpoint.output import result_lines
 
     if name == "verify" and arguments["all"] and arguments["step"] != "latest":
         raise click.UsageError(
             "--all verifies every checkpoint, --step only one: use one of the two."
         )
-    with provision_errors():
-        result, has_problems = command.perform(name, arguments, partial(verifying, console))
+
+    @contextmanager
+    def start_meter(total: int) -> Iterator[Callable[[int], None]]:
+        with console.meter("verifying", total) as meter:
+            yield meter.advance
+
+    try:
+        result, has_problems = command.perform(name, arguments, start_meter)
+    except InspectionError as error:
+        kind = IntegrityError if error.kind == DAMAGED else InvalidSpec
+        raise kind(error.message, advice=error.advice) from error
     console.result(f"checkpoint-{name}", result, result_lines(result, output_width()))
     if not has_problems:
         return 0

@@ -67,20 +67,14 @@ def show_lines(contents: Contents, *, width: int | None) -> list[str]:
         f"{format_count(len(tensors), 'tensor')}, {format_count(len(objects), 'object')}, "
         f"{format_bytes(contents.bytes)} in {format_count(len(files), 'file')}",
     ]
-    if tensors:
-        rows = [
-            (
-                escape_line(tensor.name),
-                tensor.dtype.removeprefix("torch."),
-                str(list(tensor.shape)),
-                format_bytes(tensor.bytes),
-            )
-            for tensor in tensors
-        ]
-        lines += ["", table(rows, ("tensor", "type", "shape", "size"))]
-    if objects:
-        object_rows = [(escape_line(entry.name), format_bytes(entry.bytes)) for entry in objects]
-        lines += ["", table(object_rows, ("object", "size"))]
+    rows = [
+        (tensor.name, tensor.dtype.removeprefix("torch."), str([*tensor.shape]), tensor.bytes)
+        for tensor in tensors
+    ]
+    rows += [(entry.name, "object", "", entry.bytes) for entry in objects]
+    if rows:
+        texts = [(escape_line(name), *kind, format_bytes(size)) for name, *kind, size in rows]
+        lines += ["", table(texts, ("name", "type", "shape", "size"))]
     return lines
 
 
@@ -104,10 +98,10 @@ def prune_lines(cleanup: Cleanup) -> list[str]:
     for name in cleanup.unreadable:
         lines.append(f"left {name}: its manifest cannot be read, so it is not counted or removed")
     lines += [f"left {escape_line(row.name)} (unfinished): {_writer(row)}" for row in cleanup.left]
-    lines += [escape_line(problem) for problem in cleanup.problems]
     if cleanup.copied_bytes:
         copied = "would copy" if cleanup.dry_run else "copied"
         lines.append(f"{copied} {format_bytes(cleanup.copied_bytes)} that existed once")
+    lines += [escape_line(problem) for problem in cleanup.problems]
     summary = f"{cleanup.root}: {format_count(len(cleanup.remaining), 'checkpoint')} kept"
     removed = len(cleanup.removed) + len(cleanup.unfinished)
     return [

@@ -18,7 +18,7 @@ from ...report.codec import packaged_json
 from ...report.options import Option, add_options
 from ..export import DTYPES, ExportOptions
 from . import audit, contents, inventory, transfer
-from .root import INVALID, InspectionError, opened
+from .root import InspectionError, opened
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -78,41 +78,25 @@ def perform(
 
     arguments: by the names of the table. Raises InspectionError, OSError.
     """
-    root, options = arguments["root"], dict(arguments["option"])
-    step: Any = arguments.get("step")
+    root, step = arguments["root"], arguments.get("step", "latest")
     if verb == "import":
         source, rename = arguments["source"], arguments["rename"]
         is_trusted = arguments["allow_pickle"]
-        return transfer.import_step(source, root, options, step, rename, is_trusted), False
+        return transfer.import_step(source, root, step, rename, is_trusted), False
     if verb == "export":
-        targets = [target for target in (arguments["safetensors"], arguments["dcp"]) if target]
-        if len(targets) != 1:
-            raise InspectionError(INVALID, "Name one folder: --safetensors DIR or --dcp DIR.")
-        names = ("part", "rename", "dtype")
-        chosen = ExportOptions(bool(arguments["dcp"]), *(arguments[name] for name in names))
-        return transfer.export_step(root, options, step, targets[0], chosen), False
-    with opened(root, options) as backend:
-        if verb == "list":
-            return inventory.take_inventory(backend), False
-        if verb == "show":
-            return contents.read_contents(backend, step), False
-        if verb == "verify":
-            verdicts = audit.audit(backend, audit.ALL if arguments["all"] else step, start_meter)
-            return verdicts, not verdicts.is_whole
-        names = ("keep", "every", "dry_run")
-        cleanup = inventory.clean_up(backend, **{name: arguments[name] for name in names})
-        return cleanup, bool(cleanup.problems)
-
-
-def parse_option(text: str) -> tuple[str, object]:
-    """KEY=VALUE; parses a value that is JSON, so that it may be a number or an object."""
-    key, sign, value = text.partition("=")
-    if not key or not sign:
-        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE.")
-    try:
-        return key, json.loads(value)
-    except ValueError:
-        return key, value
+        chosen = ExportOptions(*(arguments[name] for name in ("part", "rename", "dtype")))
+        return transfer.export_step(root, step, arguments["safetensors"], chosen), False
+    storage = opened(root)
+    if verb == "list":
+        return inventory.take_inventory(storage), False
+    if verb == "show":
+        return contents.read_contents(storage, step), False
+    if verb == "verify":
+        verdicts = audit.audit(storage, audit.ALL if arguments["all"] else step, start_meter)
+        return verdicts, not verdicts.is_whole
+    names = ("keep", "every", "dry_run")
+    cleanup = inventory.clean_up(storage, **{name: arguments[name] for name in names})
+    return cleanup, bool(cleanup.problems)
 
 
 def parse_step(text: str) -> int | str:
@@ -138,7 +122,6 @@ def _dtype(text: str) -> str:
 
 PARSERS: Dict[str, Callable[[str], Any]] = {
     "text": str,
-    "pair": parse_option,
     "step": parse_step,
     "number": partial(_number, 0),
     "count": partial(_number, 1),

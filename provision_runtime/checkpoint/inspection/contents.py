@@ -13,9 +13,8 @@ from ..manifest import FileEntry, element_bytes
 from .root import DAMAGED, INVALID, InspectionError
 
 if TYPE_CHECKING:
-    from ..backends import Backend, Step
-    from ..errors import DamagedFile
     from ..manifest import Manifest
+    from ..storage import Step, Storage
 
 # How often to start again when the checkpoint is replaced while it is read.
 TRIES = 100
@@ -59,31 +58,34 @@ class Contents:
     files: tuple[FileEntry, ...]
 
 
-def read_contents(backend: Backend, step: Step) -> Contents:
+def read_contents(storage: Storage, step: Step) -> Contents:
     """Raises InspectionError if the step does not exist or its manifest cannot be read."""
     for _ in range(TRIES):
-        folder, latest_damage = look_up(backend, step)
-        if latest_damage:
-            raise _unreadable(latest_damage)
+        folder = folder_of(storage, step)
         try:
-            return _describe(backend, folder, catalog.read_manifest(backend, folder))
+            return _describe(storage, folder, catalog.read_manifest(storage, folder))
         except CheckpointError as error:
-            if folder in backend.folders():
-                raise _unreadable(error) from error
+            if folder in storage.folders():
+                raise InspectionError(
+                    DAMAGED,
+                    f"{error}.",
+                    "`provision checkpoint list` shows the others; `checkpoint verify --all` checks "
+                    "them.",
+                ) from error
     raise InspectionError(
-        DAMAGED, f"{backend.root}: step {step} was replaced {TRIES} times while it was read."
+        DAMAGED, f"{storage.root}: step {step} was replaced {TRIES} times while it was read."
     )
 
 
-def look_up(backend: Backend, step: Step) -> tuple[str, DamagedFile | None]:
-    """The folder; and the damage of `latest`, if needed to choose. Raises InspectionError."""
+def folder_of(storage: Storage, step: Step) -> str:
+    """The folder. Raises InspectionError."""
     try:
-        return choice.look_up(backend, step)
+        return choice.folder_of(storage, step)
     except NoCheckpoint as error:
         raise InspectionError(INVALID, f"{error}.") from error
 
 
-def _describe(backend: Backend, folder: str, content: Manifest) -> Contents:
+def _describe(storage: Storage, folder: str, content: Manifest) -> Contents:
     tensors = []
     for name, tensor in content.tensors.items():
         tensors.append(
@@ -100,7 +102,7 @@ def _describe(backend: Backend, folder: str, content: Manifest) -> Contents:
         ObjectContent(name, record.size, record.file) for name, record in content.objects.items()
     ]
     return Contents(
-        root=backend.root,
+        root=storage.root,
         folder=folder,
         step=content.step,
         sequence=content.sequence,
@@ -111,12 +113,4 @@ def _describe(backend: Backend, folder: str, content: Manifest) -> Contents:
         tensors=tuple(tensors),
         objects=tuple(objects),
         files=content.files,
-    )
-
-
-def _unreadable(error: CheckpointError) -> InspectionError:
-    return InspectionError(
-        DAMAGED,
-        f"{error}.",
-        "`provision checkpoint list` shows the others; `checkpoint verify --all` checks them.",
     )

@@ -9,15 +9,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ...comm.ranks import single_process
 from ...dataclass import frozen
 from .. import catalog, copies, disk_usage, layout, retention
 from ..errors import CheckpointError, DamagedFile
 from ..items import Names
 
 if TYPE_CHECKING:
-    from ..backends import Backend
-    from ..manifest import Manifest
+    from ..storage import Storage
 
 # How often to list again when a job changes the root meanwhile.
 TRIES = 5
@@ -57,7 +55,6 @@ class Unfinished:
     """
 
     name: str
-    step: int | None
     host: str | None
     pid: int | None
     writer: str
@@ -73,7 +70,7 @@ class CheckpointInventory:
     bytes: int
     checkpoints: tuple[Checkpoint, ...]
     unfinished: tuple[Unfinished, ...]
-    copies_bytes: int = 0
+    copies_bytes: int
 
 
 @frozen
@@ -95,119 +92,88 @@ class Cleanup:
     left: tuple[Unfinished, ...]
     unreadable: Names
     freed_bytes: int
-    copied_bytes: int = 0
+    copied_bytes: int
     problems: Names = ()
 
 
-def take_inventory(backend: Backend) -> CheckpointInventory:
+def take_inventory(storage: Storage) -> CheckpointInventory:
     for _ in range(TRIES):
-        before = catalog.committed(backend)
-        inventory = _take_inventory(backend)
-        if catalog.committed(backend) == before:
+        folders = sorted(storage.folders())
+        usages = {folder: disk_usage.usage(storage, folder) for folder in folders}
+        names = sorted(name for name in map(layout.parse, folders) if name)
+        newest = {name.step: name for name in names}
+        latest_folder = catalog.latest(storage)
+        rows = []
+        for name in names:
+            row = _checkpoint(storage, name, usages[str(name)], str(name) == latest_folder)
+            if row.state == "committed" and newest[name.step] != name:
+                row = replace(row, state="replaced")
+            rows.append(row)
+        unfinished = [_unfinished(storage, name) for name in folders if not layout.parse(name)]
+        # What vanished meanwhile is not damaged.
+        present = sorted(storage.folders())
+        if present == folders:
             break
-    return inventory
+    checkpoints = tuple(row for row in rows if row.folder in present)
+    second_copies = disk_usage.usage(storage, copies.FOLDER)
+    return CheckpointInventory(
+        root=storage.root,
+        latest=next((row.step for row in checkpoints if row.latest), None),
+        bytes=disk_usage.total_bytes([*usages.values(), second_copies]),
+        checkpoints=checkpoints,
+        unfinished=tuple(row for row in unfinished if row.name in present),
+        copies_bytes=disk_usage.total_bytes([second_copies]),
+    )
 
 
-def list_unfinished(backend: Backend) -> list[str]:
-    return [name for name in backend.folders() if layout.parse(name) is None]
-
-
-def describe_unfinished(backend: Backend, name: str) -> Unfinished:
+def _unfinished(storage: Storage, name: str) -> Unfinished:
     host, pid, state = None, None, "unknown"
     writer = layout.writer(name)
     if writer is not None:
         host, pid, state = writer.host, int(writer.number), writer.state()
-    return Unfinished(
-        name=name,
-        step=catalog.step_of(layout.target(name)),
-        host=host,
-        pid=pid,
-        writer=state,
-        bytes=disk_usage.folder_bytes(disk_usage.usage(backend, name)),
-    )
+    size = disk_usage.total_bytes([disk_usage.usage(storage, name)])
+    return Unfinished(name, host, pid, state, size)
 
 
-def _take_inventory(backend: Backend) -> CheckpointInventory:
-    unfinished_names = list_unfinished(backend)
-    names = catalog.committed(backend)
-    usages = {str(name): disk_usage.usage(backend, str(name)) for name in names}
-    latest_folder = catalog.latest(backend)
-    newest = {name.step: name for name in names}
-    rows = []
-    for name in names:
-        folder = str(name)
-        state, problem, content = _read_manifest(backend, folder)
-        if state == "committed" and newest[name.step] != name:
-            state = "replaced"
-        facts: dict[str, Any] = {}
-        if content is not None:
-            facts = {fact: getattr(content, fact) for fact in MANIFEST_FACTS}
-            facts.update(tensors=len(content.tensors), objects=len(content.objects))
-        row = Checkpoint(
-            step=name.step,
-            generation=name.generation,
-            folder=folder,
-            state=state,
-            problem=problem,
-            latest=folder == latest_folder,
-            files=len(usages[folder]),
-            bytes=disk_usage.folder_bytes(usages[folder]),
-            **facts,
-        )
-        rows.append(row)
-    # What vanished meanwhile is not damaged.
-    present = set(backend.folders())
-    checkpoints = tuple(row for row in rows if row.folder in present)
-    unfinished = [
-        describe_unfinished(backend, unfinished_name)
-        for unfinished_name in sorted(unfinished_names)
-        if unfinished_name in present
-    ]
-    all_usages = list(usages.values())
-    all_usages += [disk_usage.usage(backend, row.name) for row in unfinished]
-    second_copies = disk_usage.usage(backend, copies.FOLDER)
-    return CheckpointInventory(
-        root=backend.root,
-        latest=next((row.step for row in checkpoints if row.latest), None),
-        bytes=disk_usage.total_bytes([*all_usages, second_copies]),
-        checkpoints=checkpoints,
-        unfinished=tuple(unfinished),
-        copies_bytes=disk_usage.folder_bytes(second_copies),
-    )
-
-
-def _read_manifest(backend: Backend, folder: str) -> tuple[str, str, Manifest | None]:
-    """The state, the problem and the manifest."""
+def _checkpoint(
+    storage: Storage, name: layout.CheckpointName, files: disk_usage.Usage, is_latest: bool
+) -> Checkpoint:
+    folder, state, problem = str(name), "committed", ""
+    facts: dict[str, Any] = {}
     try:
-        return "committed", "", catalog.read_manifest(backend, folder)
-    except DamagedFile as error:
-        return "damaged", str(error), None
-    except CheckpointError as error:  # of another version
-        return "unreadable", str(error), None
+        content = catalog.read_manifest(storage, folder)
+        facts = {fact: getattr(content, fact) for fact in MANIFEST_FACTS}
+        facts.update(tensors=len(content.tensors), objects=len(content.objects))
+    except CheckpointError as error:
+        state = "damaged" if isinstance(error, DamagedFile) else "unreadable"  # of another version
+        problem = str(error)
     except OSError as error:
-        return "unreadable", f"{backend.root}/{folder}: {error.strerror or error}", None
+        state, problem = "unreadable", f"{storage.root}/{folder}: {error.strerror or error}"
+    return Checkpoint(
+        step=name.step,
+        generation=name.generation,
+        folder=folder,
+        state=state,
+        problem=problem,
+        latest=is_latest,
+        files=len(files),
+        bytes=disk_usage.total_bytes([files]),
+        **facts,
+    )
 
 
-def clean_up(backend: Backend, keep: int, *, every: int | None, dry_run: bool) -> Cleanup:
-    plan = retention.plan_pruning(backend, keep, every=every)
-    folders = (*plan.removed, *plan.leftovers)
-    usages = {folder: disk_usage.usage(backend, folder) for folder in folders}
-    readable = catalog.intact_newest_first(backend)
-    remaining = retention.remaining_folders(backend, plan.removed)
-    if not dry_run:
-        plan = retention.carry_out(backend, plan, single_process(), keep)
-    elif remaining:
-        lacking = copies.missing(backend, remaining, keep == 1)[0].values()
-        plan = replace(plan, copied_bytes=sum(content.entry.size for content in lacking))
+def clean_up(storage: Storage, keep: int, *, every: int | None, dry_run: bool) -> Cleanup:
+    pruned = retention.prune(storage, keep, every=every, dry_run=dry_run)
+    readable = catalog.intact_newest_first(storage)
     return Cleanup(
-        root=backend.root,
+        root=storage.root,
         dry_run=dry_run,
-        remaining=tuple(sorted(set(readable).difference(plan.removed))),
-        removed=plan.removed,
-        unfinished=plan.leftovers,
-        left=tuple(describe_unfinished(backend, name) for name in plan.unknown),
-        unreadable=plan.unreadable,
-        freed_bytes=disk_usage.freed_bytes(usages, (*plan.removed, *plan.leftovers)),
-        copied_bytes=plan.copied_bytes,
-        problems=plan.problems,
+        remaining=tuple(sorted(set(readable).difference(pruned.removed))),
+        removed=pruned.removed,
+        unfinished=pruned.leftovers,
+        left=tuple(_unfinished(storage, name) for name in pruned.unknown),
+        unreadable=pruned.unreadable,
+        freed_bytes=pruned.freed_bytes,
+        copied_bytes=pruned.copied_bytes,
+        problems=pruned.problems,
     )

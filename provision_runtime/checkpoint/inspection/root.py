@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 
 from .. import layout, manifest
-from ..backends import Backend, open_root
 from ..errors import CheckpointError
+from ..storage import Storage
 
 NAME_THE_ROOT = "Name the folder that the job passes to checkpoint.save."
 # Kinds of errors.
-INVALID, DAMAGED, UNREACHABLE = "invalid", "damaged", "unreachable"
+INVALID, DAMAGED = "invalid", "damaged"
 
 
 class InspectionError(Exception):
@@ -25,39 +23,13 @@ class InspectionError(Exception):
         self.advice = advice
 
 
-@contextmanager
-def opened(root: str, options: Mapping[str, object]) -> Iterator[Backend]:
-    """The store. options: fsspec's, for a URL.
-
-    Raises InspectionError if the root cannot be opened or holds something else than checkpoints, and
-    while the store is used if that is at a URL and fails; a folder's errors are the system's own.
-    """
-    is_folder = "://" not in root or root.startswith(("file://", "local://"))
-    if options and is_folder:
-        raise InspectionError(
-            INVALID,
-            f"{root} is a folder: --option {next(iter(options))} is for a store at a URL.",
-        )
+def opened(root: str) -> Storage:
+    """Raises InspectionError if the root is a URL or holds something else than checkpoints."""
     try:
-        try:
-            backend = open_root(root, options)
-        except (CheckpointError, TypeError) as error:
-            # A store's package refuses an option that it does not know by TypeError.
-            raise InspectionError(INVALID, f"{error}.") from error
-        if is_folder:
-            _check_folder(Path(backend.root), backend)
-        yield backend
-    except OSError as error:
-        if is_folder:
-            raise
-        raise InspectionError(
-            UNREACHABLE,
-            f"{root}: {error.strerror or error}.",
-            "Check the address and your credentials.",
-        ) from error
-
-
-def _check_folder(path: Path, backend: Backend) -> None:
+        storage = Storage(root)
+    except CheckpointError as error:
+        raise InspectionError(INVALID, f"{error}.") from error
+    path = Path(storage.root)
     if not path.is_dir():
         raise InspectionError(INVALID, f"There is no folder {path}.", NAME_THE_ROOT)
     name = layout.parse(path.resolve().name)
@@ -68,5 +40,6 @@ def _check_folder(path: Path, backend: Backend) -> None:
             f"Name the folder that holds it, {path.resolve().parent}, and choose with "
             f"--step {name.step}.",
         )
-    if any(path.iterdir()) and not backend.folders():
+    if any(path.iterdir()) and not storage.folders():
         raise InspectionError(INVALID, f"{path} holds no checkpoints of provision.", NAME_THE_ROOT)
+    return storage

@@ -9,40 +9,35 @@ from typing import TYPE_CHECKING
 
 from ...comm.ranks import single_process
 from .. import catalog
-from ..backends import open_root
 from ..errors import CheckpointError, DamagedFile
 from ..export import ExportOptions, export, renamed
 from ..export import Transfer as Transfer
 from ..nested import Expansion
-from .contents import look_up
+from ..storage import Storage
+from .contents import folder_of
 from .root import DAMAGED, INVALID, InspectionError, opened
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from ..backends import Step
+    from ..storage import Step
 
 
-def export_step(
-    root: str, options: Mapping[str, object], step: Step, target: str, chosen: ExportOptions
-) -> Transfer:
+def export_step(root: str, step: Step, target: str, chosen: ExportOptions) -> Transfer:
     """Raises InspectionError."""
     _require_torch("export")
-    with opened(root, options) as backend:
-        folder, damage = look_up(backend, step)
-        try:
-            if damage:
-                raise damage
-            return export(backend, folder, Path(target), chosen)
-        except CheckpointError as error:
-            kind = DAMAGED if isinstance(error, DamagedFile) else INVALID
-            raise InspectionError(kind, f"{error}.") from error
+    storage = opened(root)
+    folder = folder_of(storage, step)
+    try:
+        return export(storage, folder, Path(target), chosen)
+    except CheckpointError as error:
+        kind = DAMAGED if isinstance(error, DamagedFile) else INVALID
+        raise InspectionError(kind, f"{error}.") from error
 
 
 def import_step(
     source: str,
     root: str,
-    options: Mapping[str, object],
     step: int,
     rename: Sequence[tuple[str, str]] = (),
     allow_pickle: bool = False,
@@ -53,16 +48,14 @@ def import_step(
     from ..plain import read_plain
 
     try:
-        if step in {name.step for name in catalog.steps(open_root(root, options))}:
+        if step in {name.step for name in catalog.steps(Storage(root))}:
             raise CheckpointError(f"{root} has a checkpoint of step {step}: choose another --step")
         named: dict[str, object] = {}
         for old, value in Expansion(read_plain(source, allow_pickle=allow_pickle)).values.items():
             name = renamed(old, rename)
             if named.setdefault(name, value) is not value:
                 raise CheckpointError(f"{source}: {old} gets the name {name!r} too")
-        report = save(
-            named, root, step=step, ranks=single_process(), storage_options=options or None
-        )
+        report = save(named, root, step=step, ranks=single_process())
     except CheckpointError as error:
         text = str(error).replace("allow_pickle=True", "--allow-pickle")
         raise InspectionError(INVALID, f"{text}.") from error

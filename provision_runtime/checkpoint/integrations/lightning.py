@@ -41,12 +41,16 @@ class ProvisionCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
         Args:
             checkpoint: What Lightning saves.
             path: The folder for it.
-            storage_options: fsspec's options, if the path is a URL.
+            storage_options: Not supported: the path is a folder.
 
         Raises:
             NotCommitted: If it could not be written; nothing new is visible then.
+            TypeError: For storage_options.
         """
         import torch
+
+        if storage_options is not None:
+            raise TypeError("checkpoints are saved in a folder, which takes no storage_options")
 
         state: dict[str, Any] = {}
         rest = {}
@@ -59,9 +63,8 @@ class ProvisionCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
         buffer = io.BytesIO()
         torch.save(rest, buffer)
         state[REST] = torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
-        alone = single_process()
         # Step 0: another save to this path replaces it.
-        save(state, path, step=0, ranks=alone, storage_options=storage_options)
+        save(state, path, step=0, ranks=single_process())
 
     def load_checkpoint(
         self,

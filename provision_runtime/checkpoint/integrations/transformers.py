@@ -26,15 +26,14 @@ class CheckpointCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
     """Saves during `Trainer.train`, as `CheckpointManager` does. All ranks have one.
 
     Args:
-        root: The folder of the run's checkpoints, or a URL that fsspec supports.
+        root: The folder of the run's checkpoints.
         every: Steps between saves.
-        options: Others of CheckpointManager: keep, background, on_signal, storage_options, ...
+        options: Others of CheckpointManager: keep, background, on_signal, ...
     """
 
     def __init__(self, root: str | os.PathLike[str], *, every: int, **options: Any) -> None:
         self._root = root
         self._options = {"every": every, **options}
-        self._store: dict[str, Any] = {"storage_options": options.get("storage_options")}
         self._files: _TrainerFiles | None = None
         self._manager: CheckpointManager | None = None
         self._resume_step = 0
@@ -58,9 +57,7 @@ class CheckpointCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
             raise CheckpointError("DeepSpeed keeps the states of its engine itself: use its own")
         self._files = _TrainerFiles(trainer)
         try:
-            report = load(
-                {"trainer": PerRank(self._files)}, self._root, on_damage="previous", **self._store
-            )
+            report = load({"trainer": PerRank(self._files)}, self._root, on_damage="previous")
         except NoCheckpoint:
             return None
         self._resume_step = report.step
@@ -94,7 +91,7 @@ class CheckpointCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
         if scaler is not None:
             objects["scaler"] = scaler
         if self._resume_step:
-            load(objects, self._root, step=self._resume_step, **self._store)
+            load(objects, self._root, step=self._resume_step)
         objects["trainer"] = PerRank(self._files)
         self._manager = CheckpointManager(self._root, objects, **self._options)
 

@@ -80,7 +80,7 @@ def _round_trip(context: RankContext, root: Path) -> Outcome:
         if read_problem:
             finding_id, message = read_problem
             findings.append(Finding(finding_id, message, (rank,)))
-    data = {"bytes": saved.bytes, "save_s": round(saved.write_s + saved.commit_s, 3)}
+    data = {"bytes": saved.bytes, "save_s": round(saved.seconds, 3)}
     if findings:
         return Outcome("", merge_equal(findings), data, broken=True)
     reader = "loaded by another rank" if env.world_size > 1 else "loaded"

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import threading
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from provision_runtime.checkpoint import (
     catalog,
     choice,
     copies,
-    corrupt_files,
+    layout,
     list_steps,
     loader,
     manifest,
@@ -26,10 +25,10 @@ from provision_runtime.checkpoint import (
     retention,
     verify,
 )
-from provision_runtime.checkpoint.backends import FileBackend, open_root
 from provision_runtime.checkpoint.inspection import audit
 from provision_runtime.checkpoint.items import MIN_FILE_BYTES
 from provision_runtime.checkpoint.manifest import Manifest
+from provision_runtime.checkpoint.storage import Storage
 from provision_runtime.checkpoint.writer import ByteCount
 from tests.checkpoints import big, flip, manifest_of, save
 from tests.rank_threads import RankThreads
@@ -54,12 +53,12 @@ def names(content: Manifest) -> set[str]:
 def restore(root: Path) -> int:
     """The step that a new process would load, after healing what can be healed; its files are
     whole."""
-    corrupt_files.forget(str(root), corrupt_files.names_in(str(root)))
-    backend = open_root(root)
-    for folder in choice.choose(backend, "latest", choice.PREVIOUS)[0]:
+    layout.damaged.discard(str(root))
+    storage = Storage(root)
+    for folder in choice.choose(storage, "latest", choice.PREVIOUS):
         try:
-            content = loader._read_manifest(backend, folder)
-            loader.verify_files(backend, folder, content, names(content), ByteCount())
+            content = loader._read_manifest(storage, folder)
+            loader.verify_files(storage, folder, content, names(content), ByteCount())
         except DamagedFile:
             continue
         assert verify(root, step=content.step) == []
@@ -86,7 +85,7 @@ def test_what_is_kept_is_there_twice(tmp_path: Path, keep: int) -> None:
         assert len(kept) == min(step, keep)
         inodes = places(tmp_path, kept)
         for folder in kept:
-            for entry in catalog.read_manifest(open_root(tmp_path), folder).files:
+            for entry in catalog.read_manifest(Storage(tmp_path), folder).files:
                 users = sum((tmp_path / other / entry.name).exists() for other in kept)
                 if users > 1 or len(kept) == 1:
                     assert len(inodes[entry.name]) > 1, (step, entry.name)
@@ -133,8 +132,8 @@ def test_healing_replaces_the_file_in_every_checkpoint(tmp_path: Path) -> None:
     assert [verify(tmp_path, step=step) for step in (1, 2, 3)] == [[], [], []]
     linked = {(tmp_path / f"step-{step:012d}" / frozen).stat().st_ino for step in (1, 2, 3)}
     assert len(linked) == 1, "the healed file is linked again"
-    # What was damaged once is written again by the next save, not linked.
-    assert save(tmp_path, 4, contents(4)).progress.written == 2 * MIN_FILE_BYTES
+    # After known damage, the next save links nothing.
+    assert save(tmp_path, 4, contents(4)).progress.linked == 0
 
 
 def test_two_damaged_copies_are_not_taken_for_good(tmp_path: Path) -> None:
@@ -178,7 +177,7 @@ def test_full_disk_removes_no_last_protection(
     """The newest of those to be removed stays, and is removed once there is space."""
     for step in range(1, 6):
         save(tmp_path, step, contents(step))
-    monkeypatch.setattr(FileBackend, "free", lambda _: MIN_FILE_BYTES)
+    monkeypatch.setattr(Storage, "free", lambda _: MIN_FILE_BYTES)
     with pytest.warns(CheckpointWarning, match="No space|are free"):
         pruned = prune(tmp_path, keep=keep)
     left = f"step-{5 - keep:012d}"
@@ -195,16 +194,16 @@ def test_copying_that_fails_midway_leaves_whole_copies_only(
 ) -> None:
     for step in range(1, 4):
         save(tmp_path, step, contents(step))
-    replace, written = FileBackend.replace, 0
+    replace, written = Storage.replace, 0
 
-    def fail(self: FileBackend, folder: str, name: str, content: bytes, same: None = None) -> None:
+    def fail(self: Storage, folder: str, name: str, content: bytes, same: None = None) -> None:
         nonlocal written
         written += 1
         if written > 1:
             raise OSError(errno.EDQUOT, "Disk quota exceeded", name)
         replace(self, folder, name, content, same)
 
-    monkeypatch.setattr(FileBackend, "replace", fail)
+    monkeypatch.setattr(Storage, "replace", fail)
     with pytest.warns(CheckpointWarning, match="Disk quota exceeded"):
         prune(tmp_path, keep=1)
     assert list_steps(tmp_path) == [2, 3]
@@ -226,14 +225,14 @@ def test_ranks_share_the_copying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for step in (1, 2, 3):
         save(tmp_path, step, {**contents(step), **{letter: big(letter) for letter in "abcdefgh"}})
     writers: dict[str, list[str]] = {}
-    replace = FileBackend.replace
+    replace = Storage.replace
 
-    class Counted(FileBackend):
+    class Counted(Storage):
         def replace(self, folder: str, name: str, content: bytes, same: str | None = None) -> None:
             writers.setdefault(name, []).append(threading.current_thread().name)
             replace(self, folder, name, content, same)
 
-    plan = retention.plan_pruning(open_root(tmp_path), 2)
+    plan = retention.plan_pruning(Storage(tmp_path), 2)
     pruned = RankThreads(3).run(
         lambda ranks: retention.carry_out(Counted(tmp_path), plan, ranks, 2)
     )
@@ -248,15 +247,15 @@ def test_ranks_share_the_copying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_failure_of_one_rank_is_said_on_all(tmp_path: Path) -> None:
     for step in (1, 2):
         save(tmp_path, step, contents(step))
-    plan = retention.plan_pruning(open_root(tmp_path), 1)
+    plan = retention.plan_pruning(Storage(tmp_path), 1)
 
-    class Full(FileBackend):
+    class Full(Storage):
         def free(self) -> int:
             return 0
 
     pruned = RankThreads(2).run(
         lambda ranks: retention.carry_out(
-            (Full if ranks.rank else FileBackend)(tmp_path), plan, ranks, 1
+            (Full if ranks.rank else Storage)(tmp_path), plan, ranks, 1
         )
     )
     assert all("rank 1" in outcome.problems[0] for outcome in pruned)
@@ -268,13 +267,13 @@ def test_copies_give_way_to_a_save(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     copied = len(list((tmp_path / "copies").iterdir()))
     assert copied
 
-    def free(self: FileBackend) -> int:
+    def free(self: Storage) -> int:
         left = len(copies.names(self))
         return MIN_FILE_BYTES // 2 if left else 3 * MIN_FILE_BYTES
 
-    monkeypatch.setattr(FileBackend, "free", free)
+    monkeypatch.setattr(Storage, "free", free)
     assert save(tmp_path, 2, contents(2)).progress.written
-    assert copies.names(open_root(tmp_path)) == []
+    assert copies.names(Storage(tmp_path)) == []
     assert verify(tmp_path) == []
 
 
@@ -302,27 +301,6 @@ def test_files_of_others_in_the_folder_of_copies_stay(tmp_path: Path) -> None:
     assert (tmp_path / "copies" / "notes.txt").read_text() == "mine"
 
 
-def test_a_damaged_object_is_repaired_from_another_checkpoint() -> None:
-    memory = pytest.importorskip("fsspec.implementations.memory", reason="fsspec is not installed")
-    root = f"memory://{secrets.token_hex(8)}/run"
-    for step in range(1, 5):
-        save(root, step, contents(step))
-        prune(root, keep=3)
-    backend = open_root(root)
-    [*_, newest] = [str(name) for name in catalog.committed(backend)]
-    content = catalog.read_manifest(backend, newest)
-    frozen = next(entry for entry in content.files if entry.name == content.objects["frozen"].file)
-    path = f"{root}/{newest}/{frozen.name}"
-    for damage in (b"x" * frozen.size, None):
-        if damage is None:
-            memory.MemoryFileSystem().rm_file(path)
-        else:
-            memory.MemoryFileSystem().pipe_file(path, damage)
-        with pytest.warns(CheckpointWarning, match="replaced by its other copy"):
-            loader.verify_files(backend, newest, content, names(content), ByteCount())
-        assert verify(root) == []
-
-
 # Hashing again
 
 
@@ -338,7 +316,7 @@ def shared(tmp_path: Path) -> Path:
     return tmp_path
 
 
-class Watched(FileBackend):
+class Watched(Storage):
     """Remembers what was read from the disk."""
 
     def __init__(self, root: Path) -> None:
@@ -350,36 +328,36 @@ class Watched(FileBackend):
         super().drop_cache(folder, name)
 
 
-def hash_again(backend: FileBackend, now: int) -> list[str]:
-    return list(rehash.rehash(backend, now, threading.Event()))
+def hash_again(storage: Storage, now: int) -> list[str]:
+    return list(rehash.rehash(storage, now, threading.Event()))
 
 
 def shared_files(root: Path) -> set[Path]:
     """Both copies of every file that all three steps have."""
-    contents = copies.survey(open_root(root), catalog.intact_newest_first(open_root(root)))
+    contents = copies.survey(Storage(root), catalog.intact_newest_first(Storage(root)))
     shared = [content for content in contents.values() if len(content.folders) == 3]
     return {root / home / name for content in shared for home, name in content.copies.values()}
 
 
 @pytest.mark.parametrize("seconds_between_saves", [1, 3600])
 def test_files_hashed_longest_ago_come_first(shared: Path, seconds_between_saves: int) -> None:
-    backend = Watched(shared)
+    storage = Watched(shared)
     for turn in range(2 * rehash.PARTS):
-        before = len(backend.hashed)
-        assert hash_again(backend, 10**9 + turn * seconds_between_saves) == []
-        assert len(backend.hashed) - before < 12
-    once = backend.hashed[:20]
+        before = len(storage.hashed)
+        assert hash_again(storage, 10**9 + turn * seconds_between_saves) == []
+        assert len(storage.hashed) - before < 12
+    once = storage.hashed[:20]
     assert set(once) == shared_files(shared) and len(set(once)) == 20
-    assert backend.hashed == once * 2
+    assert storage.hashed == once * 2
 
 
 @pytest.mark.parametrize(("days", "is_all"), [(0.9, False), (1, True), (30, True), (-5, False)])
 def test_files_not_hashed_for_a_day_are_due(shared: Path, days: float, is_all: bool) -> None:
-    backend = Watched(shared)
-    hash_again(backend, 10**9)
-    backend.hashed.clear()
-    hash_again(backend, 10**9 + int(days * rehash.MAX_AGE_S))
-    assert (set(backend.hashed) == shared_files(shared)) == is_all
+    storage = Watched(shared)
+    hash_again(storage, 10**9)
+    storage.hashed.clear()
+    hash_again(storage, 10**9 + int(days * rehash.MAX_AGE_S))
+    assert (set(storage.hashed) == shared_files(shared)) == is_all
 
 
 def test_hashing_again_reads_past_the_page_cache(
@@ -392,49 +370,49 @@ def test_hashing_again_reads_past_the_page_cache(
         advice.add((Path(f"/proc/self/fd/{descriptor}").resolve(), kind))
 
     monkeypatch.setattr(os, "posix_fadvise", advise)
-    hash_again(FileBackend(shared), 10**9)
-    hash_again(FileBackend(shared), 2 * 10**9)
+    hash_again(Storage(shared), 10**9)
+    hash_again(Storage(shared), 2 * 10**9)
     assert advice == {(path, os.POSIX_FADV_DONTNEED) for path in shared_files(shared)}
 
 
 @pytest.mark.parametrize("where", ["step-000000000002", "copies"])
 def test_decay_is_repaired_before_anything_reads_it(shared: Path, where: str) -> None:
-    backend = FileBackend(shared)
-    frozen = manifest_of(backend, 2).objects["e"].file
-    hash_again(backend, 10**9)
+    storage = Storage(shared)
+    frozen = manifest_of(storage, 2).objects["e"].file
+    hash_again(storage, 10**9)
     flip(shared / where / frozen)
-    [problem] = hash_again(backend, 2 * 10**9)
+    [problem] = hash_again(storage, 2 * 10**9)
     assert frozen in problem and "replaced by its other copy" in problem
     assert [verify(shared, step=step) for step in (1, 2, 3)] == [[], [], []]
     assert copies.is_intact(frozen, (shared / "copies" / frozen).read_bytes())
 
 
 def test_decay_without_an_intact_copy_is_named_and_written_again(shared: Path) -> None:
-    backend = FileBackend(shared)
-    frozen = manifest_of(backend, 2).objects["e"].file
-    hash_again(backend, 10**9)
+    storage = Storage(shared)
+    frozen = manifest_of(storage, 2).objects["e"].file
+    hash_again(storage, 10**9)
     for folder in ("step-000000000002", "copies"):
         flip(shared / folder / frozen)
-    problems = hash_again(backend, 2 * 10**9)
+    problems = hash_again(storage, 2 * 10**9)
     assert len(problems) == 2 and all("no intact copy" in problem for problem in problems)
     # The training still has the content: the next save writes it, and the others heal from it.
     assert save(shared, 4, lettered(4)).progress.written >= MIN_FILE_BYTES
-    hash_again(backend, 3 * 10**9)
+    hash_again(storage, 3 * 10**9)
     assert [verify(shared, step=step) for step in (1, 2, 3, 4)] == [[]] * 4
 
 
 @pytest.mark.parametrize("removed", ["step-000000000003", "copies"])
 def test_what_is_removed_meanwhile_is_no_damage(shared: Path, removed: str) -> None:
-    class Pruned(FileBackend):
+    class Pruned(Storage):
         def drop_cache(self, folder: str, name: str) -> None:
             if folder == removed == "copies":
                 self.discard(folder, name)
             elif folder == removed and folder in self.folders():
                 self.remove(folder)
 
-    hash_again(FileBackend(shared), 10**9)
+    hash_again(Storage(shared), 10**9)
     assert hash_again(Pruned(shared), 2 * 10**9) == []
-    assert removed == "copies" or removed not in FileBackend(shared).folders()
+    assert removed == "copies" or removed not in Storage(shared).folders()
 
 
 @pytest.mark.parametrize(
@@ -442,41 +420,41 @@ def test_what_is_removed_meanwhile_is_no_damage(shared: Path, removed: str) -> N
     ["", "[]", "{}", '{"times": 1}', '{"times": [1]}', '{"times": [NaN]}', "[" * 5000, "\0"],
 )
 def test_record_that_cannot_be_read_counts_as_none(shared: Path, text: str) -> None:
-    backend = FileBackend(shared)
+    storage = Storage(shared)
     (shared / "copies" / rehash.RECORD).write_text(text)
-    assert rehash.read_times(backend, 1000) == [999] * rehash.PARTS
-    assert hash_again(backend, 1000) == []
-    assert sorted(rehash.read_times(backend, 1000)) == [999] * (rehash.PARTS - 1) + [1000]
+    assert rehash.read_times(storage, 1000) == [999] * rehash.PARTS
+    assert hash_again(storage, 1000) == []
+    assert sorted(rehash.read_times(storage, 1000)) == [999] * (rehash.PARTS - 1) + [1000]
 
 
 def test_times_after_now_count_as_none(shared: Path) -> None:
     """The clock was set back: the files would not be due until it is there again."""
-    hash_again(FileBackend(shared), 10**9)
-    assert rehash.read_times(FileBackend(shared), 1000) == [999] * rehash.PARTS
+    hash_again(Storage(shared), 10**9)
+    assert rehash.read_times(Storage(shared), 1000) == [999] * rehash.PARTS
 
 
 def test_hashing_again_stops_when_the_run_ends(shared: Path) -> None:
     stopped = threading.Event()
     stopped.set()
-    backend = Watched(shared)
-    hash_again(backend, 10**9)
-    times = rehash.read_times(backend, 2 * 10**9)
-    backend.hashed.clear()
-    assert list(rehash.rehash(backend, 2 * 10**9, stopped)) == []
-    assert len(backend.hashed) <= 1
-    assert rehash.read_times(backend, 2 * 10**9) == times, "it begins there again"
+    storage = Watched(shared)
+    hash_again(storage, 10**9)
+    times = rehash.read_times(storage, 2 * 10**9)
+    storage.hashed.clear()
+    assert list(rehash.rehash(storage, 2 * 10**9, stopped)) == []
+    assert len(storage.hashed) <= 1
+    assert rehash.read_times(storage, 2 * 10**9) == times, "it begins there again"
 
 
 # Inspection
 
 
 def test_verify_reports_damaged_copies(shared: Path) -> None:
-    backend = open_root(shared)
-    result = audit.audit(backend, audit.ALL)
+    storage = Storage(shared)
+    result = audit.audit(storage, audit.ALL)
     assert [(row.verdict, row.files) for row in result.checkpoints] == [("whole", 11)] * 3
-    frozen = manifest_of(backend, 2).objects["e"].file
+    frozen = manifest_of(storage, 2).objects["e"].file
     flip(shared / "copies" / frozen)
-    result = audit.audit(backend, audit.ALL)
+    result = audit.audit(storage, audit.ALL)
     assert [row.folder for row in result.checkpoints if row.verdict == "damaged"] == ["copies"]
     assert not result.is_whole
 
@@ -496,7 +474,7 @@ def test_one_kept_beside_old_ones_is_there_twice(tmp_path: Path) -> None:
         assert path.stat().st_ino != inode
 
 
-class PrunedMeanwhile(FileBackend):
+class PrunedMeanwhile(Storage):
     """Another process removes the older step after the steps were surveyed, before they are copied."""
 
     def free(self) -> int:
@@ -508,7 +486,7 @@ class PrunedMeanwhile(FileBackend):
 def test_a_step_that_another_process_removed_is_not_damaged(tmp_path: Path, newest: int) -> None:
     for step in range(1, newest + 1):
         save(tmp_path, step, contents(step))
-    backend = PrunedMeanwhile(tmp_path)
-    copies.make(backend, catalog.intact_newest_first(backend), is_alone=True)
-    assert corrupt_files.names_in(str(tmp_path)) == []
+    storage = PrunedMeanwhile(tmp_path)
+    copies.make(storage, catalog.intact_newest_first(storage), is_alone=True)
+    assert str(tmp_path) not in layout.damaged
     assert verify(tmp_path, step=newest) == [] if newest == 2 else list_steps(tmp_path) == []

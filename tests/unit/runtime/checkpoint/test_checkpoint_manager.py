@@ -21,8 +21,8 @@ from provision_runtime.checkpoint import (
     saver,
     verify,
 )
-from provision_runtime.checkpoint.backends import FileBackend, open_root
 from provision_runtime.checkpoint.items import MIN_FILE_BYTES
+from provision_runtime.checkpoint.storage import Storage
 from provision_runtime.comm.ranks import Ranks, single_process
 from tests import checkpoints
 from tests.checkpoints import big, flip, manifest_of
@@ -33,8 +33,8 @@ from tests.rank_threads import RankThreads
 def plans_of_objects(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planning needs torch; all that follows is real."""
 
-    def prepare(state_dict: Any, open_backend: Any, step: int, ranks: Ranks, **_: Any) -> Any:
-        return lambda: checkpoints.save(open_backend(), step, state_dict, ranks)
+    def prepare(state_dict: Any, root: Any, step: int, ranks: Ranks, **_: Any) -> Any:
+        return lambda: checkpoints.save(root, step, state_dict, ranks)
 
     monkeypatch.setattr(saver, "prepare", prepare)
 
@@ -44,8 +44,8 @@ def all_hashed(monkeypatch: pytest.MonkeyPatch) -> None:
     """All shared files are due after each save, and hashed before it returns."""
     start = rehash.Rehash.start
 
-    def start_and_wait(self: rehash.Rehash, backend: Any) -> None:
-        start(self, backend)
+    def start_and_wait(self: rehash.Rehash, storage: Any) -> None:
+        start(self, storage)
         self.wait()
 
     monkeypatch.setattr(rehash.Rehash, "start", start_and_wait)
@@ -71,7 +71,7 @@ def test_shared_files_are_there_twice_from_the_first_save_on(
     for step in range(1, 6):
         save(made, step)
         newest = [f"step-{number:012d}" for number in list_steps(tmp_path)[-2:]]
-        for content in copies.survey(open_root(tmp_path), newest).values():
+        for content in copies.survey(Storage(tmp_path), newest).values():
             if len(content.folders) > 1 or len(newest) == 1:
                 assert len(content.copies) > 1, (step, content.entry.name)
     assert len(list_steps(tmp_path)) == (keep or 5)
@@ -86,7 +86,7 @@ def test_ranks_save_and_prune_together(tmp_path: Path) -> None:
 
     assert RankThreads(3).run(run) == [None] * 3
     assert list_steps(tmp_path) == [3, 4]
-    contents = copies.survey(open_root(tmp_path), ["step-000000000004"]).values()
+    contents = copies.survey(Storage(tmp_path), ["step-000000000004"]).values()
     assert [len(content.copies) for content in contents] == [2, 2, 2]
 
 
@@ -141,19 +141,19 @@ def test_full_disk_keeps_one_more_until_the_next_save(
     """keep=1 needs three times the state for a moment; with less, saving goes on all the same."""
     limit = int(5.5 * MIN_FILE_BYTES)
 
-    def free(self: FileBackend) -> int:
+    def free(self: Storage) -> int:
         sizes = {path.stat().st_ino: path.stat().st_size for path in tmp_path.glob("*/*")}
         return limit - sum(sizes.values())
 
-    begin = FileBackend.begin
+    begin = Storage.begin
     steps_at_begin: list[int] = []
 
-    def count_steps(self: FileBackend, step: int) -> str:
+    def count_steps(self: Storage, step: int) -> str:
         steps_at_begin.append(len(list_steps(tmp_path)))
         return begin(self, step)
 
-    monkeypatch.setattr(FileBackend, "free", free)
-    monkeypatch.setattr(FileBackend, "begin", count_steps)
+    monkeypatch.setattr(Storage, "free", free)
+    monkeypatch.setattr(Storage, "begin", count_steps)
     made = manager(tmp_path, 1)
     made.state_dict["frozen"] = b""
     made.state_dict["more"] = b""

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from provision_runtime.checkpoint import catalog, errors, manifest, verify
-from provision_runtime.checkpoint.backends import FileBackend
 from provision_runtime.checkpoint.items import MIN_FILE_BYTES
+from provision_runtime.checkpoint.storage import Storage
 from tests.checkpoints import save
 
 PACK, BIG, OTHER = "a" * 64, "b" * 64, "c" * 64
@@ -230,7 +230,7 @@ def test_big_manifest_is_refused_unread(tmp_path: Path) -> None:
         stream.truncate(300 << 20)
     tracemalloc.start()
     with pytest.raises(errors.DamagedFile, match="at most 134217728 are read"):
-        catalog.read_manifest(FileBackend(tmp_path), folder.name)
+        catalog.read_manifest(Storage(tmp_path), folder.name)
     assert [damage.file for damage in verify(tmp_path)] == [manifest.NAME]
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -256,7 +256,7 @@ def test_no_save_writes_what_no_reader_accepts(
     monkeypatch.setattr(manifest, "MAX_VALUES", 100)
     with pytest.raises(errors.NotCommitted, match="the manifest is too big"):
         save(tmp_path, 2, {f"n{number}": b"1" for number in range(20)})
-    assert [name.step for name in catalog.steps(FileBackend(tmp_path))] == [1]
+    assert [name.step for name in catalog.steps(Storage(tmp_path))] == [1]
     deep: dict[str, Any] = {}
     for _ in range(150):
         deep = {"a": deep}

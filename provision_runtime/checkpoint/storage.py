@@ -1,5 +1,9 @@
-"""Checkpoints in a folder of a file system: written to a temporary folder, synced, and renamed into
-place; unchanged files are hard links.
+"""The folder that holds a run's checkpoints: each is written to a temporary folder, synced, and renamed
+into place; unchanged files are hard links.
+
+How one step of a save becomes durable; commit.py has the order of the steps. Paths are the name of a
+folder below the root, and of a file in it. All methods may raise OSError with its errno
+(FileNotFoundError if something does not exist). Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -9,15 +13,22 @@ import os
 import shutil
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Tuple, Union
 
-from ... import fs
-from .. import layout, manifest
-from .base import Stat, parse_latest
+from .. import fs
+from . import layout, manifest
+from .errors import CheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
+
+# Where the checkpoints of a run are.
+Root = Union[str, "os.PathLike[str]"]
+# The number of a step, or `latest`.
+Step = Union[int, str]
+# A file on the disk, whatever its names are.
+FileKey = Tuple[int, int]
 
 # Bytes to read at a time: few enough to be hashed while they are in the processor's cache.
 READ_BYTES = 1 << 20
@@ -34,15 +45,31 @@ MAX_UNSYNCED = 64
 SYNCED_TOGETHER = 32
 
 
-class FileBackend:
-    # A folder becomes visible by one rename, an unchanged file is a hard link, and a write survives a
-    # power cut only once it was synced.
-    is_folder = True
-    block = READ_BYTES
+class Stat(NamedTuple):
+    """A file: its bytes, how many names it has, and a key that exactly these names share."""
 
-    def __init__(self, folder: Path) -> None:
-        self._root = folder
-        self.root = str(folder)
+    size: int
+    names: int
+    key: FileKey
+
+
+class Storage:
+    """A root.
+
+    Raises CheckpointError for a URL.
+    """
+
+    def __init__(self, root: Root) -> None:
+        text = os.fspath(root)
+        if "://" in text:
+            raise CheckpointError(
+                f"{text} is a URL; checkpoints are saved in a folder. Save to a folder, and copy "
+                "committed steps, which never change, with the store's own tool (`aws s3 sync`, "
+                "`rclone copy`), or mount the store"
+            )
+        # Absolute, since the program may change its working directory during a save.
+        self._root = Path(text).absolute()
+        self.root = str(self._root)
         # Files that were written but not synced yet, by folder. They stay open: if a file is opened
         # again, its sync may not report an earlier write error (fsync(2)). The first sync of many
         # waits for the journal, so they are synced together.
@@ -252,7 +279,7 @@ class FileBackend:
             return name
 
     def latest(self) -> str | None:
-        """The folder that `latest` names; None if there is no `latest`. Raises DamagedFile."""
+        """The folder that `latest` names; None if there is no `latest`, or no save wrote what it holds."""
         try:
             content = fs.read_bytes(self._root / layout.LATEST)
         except FileNotFoundError:
@@ -260,8 +287,8 @@ class FileBackend:
         except IsADirectoryError:
             if not (self._root / layout.LATEST).is_symlink():
                 raise
-            content = b""  # somebody's link to a step
-        return parse_latest(content, self.root)
+            return None  # somebody's link to a step
+        return layout.pointed_to(content)
 
     def remove(self, folder: str) -> None:
         """Makes a folder invisible, then removes it. Ignores one that does not exist."""
@@ -290,9 +317,6 @@ class FileBackend:
             layout.abandoned.add(path.name)
             raise
         layout.abandoned.discard(path.name)
-
-    def remove_rests(self) -> None:
-        """Interrupted removals leave temporary folders, which are removed by their names."""
 
     def free(self) -> int:
         """Bytes that may still be written."""
