@@ -108,7 +108,7 @@ def open_stream(chunks: Iterable[bytes]) -> tarfile.TarFile:
 
 
 class ChunkReader:
-    """Chunks of bytes as a file to read from, as far as tarfile and zstandard need one."""
+    """Chunks of bytes as a file to read from, as far as tarfile, gzip and zstd need one."""
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
         self._chunks = iter(chunks)

@@ -22,6 +22,7 @@ from typing import IO, cast
 
 from packaging.utils import canonicalize_name
 
+from provision.adapters import zstd
 from provision.core import tar
 from provision.core.dataclass import frozen
 from provision.core.errors import IntegrityError
@@ -36,8 +37,6 @@ BASE_GROUP = "base"
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 # A compressed layer may grow by this factor; small ones, which may hold a file of zeros, up to 1 GiB.
 MAX_EXPANSION, MIN_EXPANDED_LIMIT = 100, 1 << 30
-# Memory to decompress a layer with: what the zstd command accepts without further options.
-ZSTD_WINDOW = 128 << 20
 
 _ADVICE = (
     "Make or download it again (docker pull or docker load if it is in an engine), "
@@ -327,29 +326,17 @@ def _write_blob(file: IO[bytes], size: int, layer_ids: set[str], blobs: Path) ->
 
 def decompress(file: IO[bytes]) -> Iterator[bytes]:
     """The chunks of a file. A gzip file has several members, and a zstd file several frames, if
-    parts of a layer can be fetched alone (estargz, zstd:chunked). Raises ReadError, as tarfile
-    does, or what gzip raises, if it cannot be read."""
+    parts of a layer can be fetched alone (estargz, zstd:chunked). Raises one of
+    tar.UNREADABLE if it cannot be read."""
     first = file.read(CHUNK)
     whole = cast(IO[bytes], tar.ChunkReader(itertools.chain((first,), _chunks(file))))
     if first.startswith(GZIP):
         return _chunks(cast(IO[bytes], gzip.GzipFile(fileobj=whole)))
     if first.startswith(ZSTD):
-        return _decompress_zstd(whole)
+        return zstd.decompressed(whole, CHUNK)
     return _chunks(whole)
 
 
 def _chunks(file: IO[bytes]) -> Iterator[bytes]:
     while chunk := file.read(CHUNK):
         yield chunk
-
-
-def _decompress_zstd(file: IO[bytes]) -> Iterator[bytes]:
-    import zstandard
-
-    decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW)
-    try:
-        yield from _chunks(
-            decompressor.stream_reader(file, read_size=CHUNK, read_across_frames=True)
-        )
-    except zstandard.ZstdError as error:
-        raise tarfile.ReadError(f"not zstd: {error}") from error

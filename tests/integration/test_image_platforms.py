@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import zstandard
 
 from provision.adapters import conda
+from provision.adapters.zstd import zstd
 from tests.integration.conftest import NO_INDEXES, Home, make_home
 from tests.integration.registries import REPORT, make_image, push, serving
 from tests.small import write_index, write_wheel
@@ -38,8 +38,8 @@ def relabel(package: Path, target: Path) -> None:
         for name in source.namelist():
             content = source.read(name)
             if name.startswith("info-"):
-                plain = zstandard.ZstdDecompressor().decompressobj().decompress(content)
-                content = zstandard.compress(_relabeled(plain))
+                plain = zstd.decompress(content)
+                content = zstd.compress(_relabeled(plain))
             copy.writestr(name, content)
 
 

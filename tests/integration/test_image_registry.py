@@ -18,9 +18,9 @@ from urllib.parse import parse_qs
 from urllib.request import Request, urlopen
 
 import pytest
-import zstandard
 
 from provision import image
+from provision.adapters.zstd import zstd
 from provision.core.errors import IntegrityError, InvalidSpec, ToolFailed, Unreachable
 from provision.image import oci_layout
 from provision.image.registry import client
@@ -117,7 +117,7 @@ def test_one_file_of_a_layer_is_fetched_alone(host: str, tmp_path: Path) -> None
         )
         with urlopen(request) as answer:
             assert answer.status == 206
-            return zstandard.ZstdDecompressor().decompress(answer.read())
+            return zstd.decompress(answer.read())
 
     small = rows[-1]
     position = small["annotations"]["io.github.containers.zstd-chunked.manifest-position"]

@@ -91,6 +91,7 @@ RUNTIME_RULES: dict[str, tuple[str, ...]] = {
 }
 TOOL_OWNERS: dict[str, tuple[str, ...]] = {
     "ClusterShell": ("provision/adapters/clustershell.py",),
+    "backports": ("provision/adapters/zstd.py",),
     "click": ("provision/cli/", "provision/verbs/"),
     "conda_lock": ("provision/lockfile/",),
     "docker": ("provision/adapters/docker.py",),
@@ -107,7 +108,6 @@ TOOL_OWNERS: dict[str, tuple[str, ...]] = {
     "subprocess": ("provision/core/process.py", "provision_runtime/"),
     "uv": ("provision/adapters/uv/",),
     "xxhash": ("provision_runtime/checkpoint/hashes.py",),
-    "zstandard": ("provision/image/", "provision/adapters/zstd.py"),
 }
 HEAVY = {
     "ClusterShell",

@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 
 import pytest
-import zstandard
 from click.testing import CliRunner
 
+from provision.adapters.zstd import zstd
 from provision.cli.main import cli
 from provision.core.types import LockedPackage, Manager
 from provision.image.cuda_copies import base_cuda, cuda_copies
@@ -34,7 +34,7 @@ def layers(folder: Path, version: str, size: int) -> list[Path]:
                 ("opt/env/lib/libfoo.so", b"x" * 100),
             )
         ),
-        zstandard.compress(
+        zstd.compress(
             archive(
                 (f"{SITE}/einops/__init__.py", b"x" * size),
                 (f"{SITE}/einops/__pycache__/__init__.cpython-311.pyc", b"x" * 7),

@@ -13,8 +13,8 @@ import tarfile
 from pathlib import Path
 
 import pytest
-import zstandard
 
+from provision.adapters.zstd import zstd
 from provision.core.crc64 import crc64
 from provision.core.errors import IntegrityError
 from provision.core.types import Image
@@ -62,8 +62,8 @@ def packed(image: Image, folder: Path, workers: int = 2) -> tuple[bytes, dict[st
 
 def unpack(frame: bytes) -> bytes:
     """Exactly one frame."""
-    decompressor = zstandard.ZstdDecompressor().decompressobj()
-    content = decompressor.decompress(frame)
+    decompressor = zstd.ZstdDecompressor()
+    content: bytes = decompressor.decompress(frame)
     assert decompressor.eof
     assert not decompressor.unused_data
     return content
