@@ -28,6 +28,8 @@ TESTS_FAILED = 1
 
 def main(words: list[str]) -> int:
     mutants = json.loads(LIST.read_text(encoding="utf-8"))
+    # Without pytest, Python ends with the status of failed tests.
+    subprocess.run([sys.executable, "-m", "pytest", "--version"], check=True, capture_output=True)
     survivors = 0
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder)
