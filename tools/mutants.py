@@ -78,7 +78,9 @@ def try_mutant(tree: Path, mutant: dict[str, str]) -> str:
         path.write_text(original, encoding="utf-8")
     if run.returncode == TESTS_FAILED:
         return "noticed"
-    return "SURVIVED" if run.returncode == 0 else f"status {run.returncode}"
+    if run.returncode == 0:  # the last line says how many tests ran, and how many were skipped
+        return f"SURVIVED ({run.stdout.decode().splitlines()[-1]})"
+    return f"status {run.returncode}"
 
 
 if __name__ == "__main__":
