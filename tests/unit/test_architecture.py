@@ -29,7 +29,6 @@ MECHANISMS = (
     "cluster",
     "launch",
     "report",
-    "ci",
     "channel",
 )
 LOWER = ("sources", "adapters", "catalog", "core")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from provision import ci
 from provision import image as images
 from provision import lockfile as locks
 from provision.catalog import facts
@@ -18,7 +17,6 @@ from provision.workflow.context import Context
 from provision.workflow.lab_definition import Cluster, Lab, LabEnvironment, read_lab
 from provision.workflow.plan import BuildRequest, make_plan
 
-RUNNERS = "runners.yml"
 FORMS = {"slurm": "slurm:PARTITION", "kubernetes": "k8s:SELECTOR"}
 
 
@@ -48,12 +46,11 @@ def check(context: Context, folder: Path) -> tuple[Lab, list[LabProblem]]:
             problems += _environment_problems(context, lab, environment)
         except ProvisionError as error:
             problems.append(_problem(f"environments.{environment.name}", error))
-    for name, read in ((RUNNERS, ci.read_runners), (LAB_FACTS, facts.tables_with)):
-        try:
-            if (folder / name).is_file():
-                read(folder / name)
-        except ProvisionError as error:
-            problems.append(_problem(str(name), error))
+    try:
+        if (folder / LAB_FACTS).is_file():
+            facts.tables_with(folder / LAB_FACTS)
+    except ProvisionError as error:
+        problems.append(_problem(str(LAB_FACTS), error))
     return lab, problems
 
 

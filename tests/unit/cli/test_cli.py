@@ -77,7 +77,6 @@ kernel add
 kernel remove
 launch
 lock
-matrix ci
 pack
 remove
 render
