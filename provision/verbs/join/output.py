@@ -16,23 +16,20 @@ if TYPE_CHECKING:
 
 # Without a terminal lines are as long as they are.
 UNLIMITED = 10_000
-KIND_WIDTH = 12
 
 
 def join_lines(report: JoinReport) -> list[str]:
-    """A paragraph for each step, then what the member has and how to use it."""
+    """A paragraph for each step, then whom to ask, and the first commands."""
     width = terminal_width() or UNLIMITED
     lines: list[str] = []
     for number, result in enumerate(report.steps, start=1):
-        if result.notes:
-            lines += _step_lines(number, result, width)
+        lines += _step_lines(number, result, width)
     verdict = "you are ready."
     if report.open_steps:
         verdict = f"still open: {', '.join(report.open_steps)}. `provision join` continues there"
         verdict += ", once you have done what it asks." if report.acted else "."
-    lines += ["", *_wrapped(f"{report.lab}: {verdict}", "", width), "", "what you have"]
-    for possession in report.possessions:
-        lines.append(f"  {possession.kind:{KIND_WIDTH}} {possession.text}")
+    lines += ["", *_wrapped(f"{report.lab}: {verdict}", "", width)]
+    lines.append(f"questions: {report.contact}")
     if report.commands:
         lines += ["", "use it"]
     for purpose, command in report.commands:
@@ -52,11 +49,11 @@ def join_json(report: JoinReport) -> dict[str, object]:
     ]
     return {
         "lab": report.lab,
+        "contact": report.contact,
         "source": report.source,
         "acted": report.acted,
         "open": report.open_steps,
         "steps": steps,
-        "have": report.possessions,
         "commands": [command for _, command in report.commands],
     }
 
