@@ -116,6 +116,14 @@ SHIPPED_NODE = {
     "removed": list[str],
     "in_use": list[str],
 }
+CI_JOB = {
+    "environment": str,
+    "platform": str,
+    "runner": str | None,
+    "gpu": bool,
+    "ranks": int,
+    "notes": list[str],
+}
 JOIN_STEP = {"step": StepName, "status": StepStatus, "changed": bool, "notes": list[Note]}
 RESULTS = (
     _result(
@@ -212,6 +220,16 @@ RESULTS = (
     ),
     _result("matrix", "matrix", "every build that fits", Table),
     _result("matrix-explain", "matrix explain", "choices, pins and rules", Explanation),
+    _result(
+        "matrix-ci",
+        "matrix ci",
+        "jobs, and the workflow's text; `path` is null if it was not written",
+        {
+            "path": Path | None,
+            "jobs": [CI_JOB],
+            "text": str,
+        },
+    ),
     _result("passport-sign", "passport sign", "the signature of a passport", {"signature": Path}),
     _result(
         "passport-verify",

@@ -16,7 +16,7 @@ TAKE_AN_ENVIRONMENT = ("env create", "image build", "kernel add", "smoke")
 
 def moved_option(path: str, option: str) -> str | None:
     """Where to state what an option of this verb stated before; None if it never had that option."""
-    from provision.core.spec_fields import SPEC_KEYS
+    from provision.core.spec_fields import QUERY_KEYS, SPEC_KEYS
     from provision.core.yaml_text import parse_yaml
 
     forms = parse_yaml(Path(__file__).with_name("moved_options.yml").read_text(encoding="utf-8"))
@@ -28,6 +28,11 @@ def moved_option(path: str, option: str) -> str | None:
         return (
             f"`{path}` takes an environment. State the request with `provision build NAME {option} "
             "…`, or in envs/NAME/spec.yml."
+        )
+    if path == "matrix ci" and option in {f"--{key.name}" for key in QUERY_KEYS}:
+        return (
+            "`matrix ci` takes the environments of the envs folder. `provision lock --torch 2.3 --cuda "
+            "12.1` makes one."
         )
     return None
 

@@ -1,5 +1,5 @@
-"""Checks documents against their JSON schemas in provision/schemas: locks, passports, reports,
-layouts.
+"""Checks documents against their JSON schemas in provision/schemas: locks, runners, passports,
+reports, layouts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The texts of generated files: those next to spec.yml, contracts and pages.
+"""The texts of generated files: those next to spec.yml, workflows, contracts and pages.
 
 Rendering is pure: the same resolution and templates give the same bytes. Each generated file
 opens with what made it and a digest of the rest, so that writing it again loses nobody's edits.
@@ -19,7 +19,7 @@ from provision.core.errors import InvalidSpec, StaleLock
 from provision.core.paths import ENVIRONMENT, SPEC, VIRTUAL_PACKAGES
 from provision.core.types import Resolution
 from provision.core.yaml_text import YamlError, read_source_text
-from provision.render.templates import Templates, Values, as_command, render_page
+from provision.render.templates import Templates, Values, as_command, as_comment, render_page
 
 FileState = Literal["missing", "ours", "edited"]
 MADE_BY = "# Made by provision from "
@@ -48,6 +48,7 @@ CONTRACTS = {
     "sif": "contract-sif.sh",
     "sqsh": "contract-sqsh.sh",
 }
+WORKFLOW = "github-workflow.yml"
 
 
 def render_inputs(resolution: Resolution) -> dict[str, str]:
@@ -97,6 +98,19 @@ def is_report_page(path: Path) -> bool:
     """Whether provision made this page."""
     with path.open(encoding="utf-8", errors="replace") as file:
         return f"<!-- {REPORT_MADE_BY}" in file.read(200)
+
+
+def render_workflow(
+    values: Values,
+    *,
+    made_from: str,
+    remake: Sequence[str],
+    templates: Templates = OUR_TEMPLATES,
+) -> str:
+    """The text of a CI workflow. Its header names the command that makes it again."""
+    origin = f"{as_comment(made_from)}{templates.origin(WORKFLOW)}"
+    first_line = f"{MADE_BY}{origin}; remake with: {as_command(remake)}"
+    return with_first_line(first_line, templates.render(WORKFLOW, values))
 
 
 def render_contract(

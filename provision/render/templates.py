@@ -28,7 +28,7 @@ OUR_PREFIX = "provision"
 Values = Mapping[str, object]  # of a template, by their names in it
 # The files whose templates a lab may replace: not what a request is read from, and not the pages of
 # evidence.
-REPLACEABLE = ("Dockerfile", "contract-")
+REPLACEABLE = ("Dockerfile", "contract-", "github-workflow.yml")
 # Plain scalars that some YAML readers read as booleans or null.
 YAML_KEYWORDS = ("yes", "no", "true", "false", "null", "on", "off", "y", "n")
 
@@ -86,7 +86,8 @@ class Templates:
         """
         path = self.lab_file(name)
         if path is None:
-            text = _our_environment().get_template(f"{name}.j2").render(values)
+            environment = _with_github_brackets(_our_environment(), name)
+            text = environment.get_template(f"{name}.j2").render(values)
         else:
             if self._notify and name not in self._notified:
                 self._notified.add(name)
@@ -120,7 +121,7 @@ def render_page(name: str, values: Values, *, escaped: bool = False) -> str:
 def _render_lab_file(path: Path, name: str, values: Values) -> str:
     import jinja2
 
-    environment = _lab_environment(path.parent)
+    environment = _with_github_brackets(_lab_environment(path.parent), name)
     advice = (
         "Correct it, or remove it to use provision's own. "
         f"The values of a template of {name} are: {', '.join(sorted(values))}."
@@ -217,6 +218,13 @@ def _strict_environment(
         "shell": shlex.quote,
     }
     return environment
+
+
+def _with_github_brackets(environment: jinja2.Environment, name: str) -> jinja2.Environment:
+    """GitHub's workflows use double braces themselves: our values are in double brackets there."""
+    if not name.startswith("github"):
+        return environment
+    return environment.overlay(variable_start_string="[[", variable_end_string="]]")
 
 
 def as_yaml(value: object) -> str:

@@ -29,6 +29,7 @@ MECHANISMS = (
     "cluster",
     "launch",
     "report",
+    "ci",
     "channel",
 )
 LOWER = ("sources", "adapters", "catalog", "core")

@@ -11,6 +11,7 @@ import pytest
 import release
 import yaml
 
+from provision.catalog.data_files import load
 from tests.conftest import ROOT
 
 CHANGELOG = """# Changelog
@@ -124,9 +125,9 @@ def test_generated_files_of_this_repository_state_its_version() -> None:
         assert set(wheels) == {version}, path
 
 
-def test_our_workflow_pins_the_actions_that_the_labs_pins() -> None:
+def test_our_workflow_pins_the_actions_that_generated_workflows_pin() -> None:
+    checkout = load("ci.yml")["actions"]["checkout"]
     workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
-    example = ROOT / "examples" / "lab" / ".github" / "workflows" / "provision.yml"
-    [checkout] = set(re.findall(r"uses: (actions/checkout@.*)", example.read_text()))
-    assert checkout in workflow
+    pin = f"{checkout['uses']}@{checkout['commit']} # {checkout['version']}"
+    assert pin in workflow
     assert yaml.safe_load(workflow)["permissions"] == {}

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from provision import ci
 from provision import image as images
 from provision import lockfile as locks
 from provision.catalog import facts
@@ -18,6 +19,7 @@ from provision.workflow.context import Context
 from provision.workflow.lab_definition import Cluster, Lab, LabEnvironment, read_lab
 from provision.workflow.plan import BuildRequest, make_plan
 
+RUNNERS = "runners.yml"
 FORMS = {"slurm": "slurm:PARTITION", "kubernetes": "k8s:SELECTOR"}
 
 
@@ -42,9 +44,10 @@ def check(context: Context, folder: Path) -> tuple[Lab, list[LabProblem]]:
     for environment in lab.environments:
         with _collected(problems, f"environments.{environment.name}"):
             _check_environment(context, lab, environment)
-    with _collected(problems, LAB_FACTS):
-        if (folder / LAB_FACTS).is_file():
-            facts.tables_with(folder / LAB_FACTS)
+    for name, read in ((RUNNERS, ci.read_runners), (LAB_FACTS, facts.tables_with)):
+        with _collected(problems, str(name)):
+            if (folder / name).is_file():
+                read(folder / name)
     return lab, problems
 
 

@@ -26,7 +26,7 @@ def lab() -> None:
 @folder_argument
 @verb
 def check(console: Console, folder: Path) -> int:
-    """Check a lab's repository: lab.yml, nodes.yml, environments and locks, facts.yml.
+    """Check a lab's repository: lab.yml, nodes.yml, environments and locks, runners.yml.
 
     For the lab's CI: the exit code is 1 if something is wrong. Contacts no host, scheduler and registry:
     that is `provision join --dry-run`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from provision.cli.options import dry_run_option
 from provision.cli.other_tools import GroupWithForeignVerbs
 from provision.cli.spec_options import (
     name_argument,
@@ -19,6 +21,7 @@ from provision.cli.spec_options import (
 from provision.cli.verb import context_of, verb
 
 if TYPE_CHECKING:
+    from provision.ci import Job
     from provision.cli.console import Console
 
 
@@ -73,3 +76,75 @@ def explain(console: Console, name: str | None, envs: Path | None, **options: An
     folder = default_folders(envs).envs
     explanation = command.explain(make_context, folder, name, spec_options(options))
     console.result("matrix-explain", explanation, explanation_lines(explanation))
+
+
+@matrix.command()
+@click.argument("runners", required=False, default="runners.yml", type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="File to write: .github/workflows/provision.yml.  [default: standard output]",
+)
+@click.option("--force", is_flag=True, help="Replace a file that was edited by hand.")
+@click.option(
+    "--jobs",
+    is_flag=True,
+    help="Print the jobs of the present environments and runners, as the workflow's first job does.",
+)
+@dry_run_option
+@verb
+def ci(
+    console: Console,
+    runners: Path,
+    envs: Path | None,
+    output: Path | None,
+    force: bool,
+    jobs: bool,
+    dry_run: bool,
+) -> int:
+    """Write a GitHub workflow that builds and tests the environments of the envs folder.
+
+    RUNNERS describes the machines that run its jobs, and the workflow; by default it is runners.yml.
+    The workflow stays valid when environments and runners change: its first job reads them.
+    """
+    from provision.verbs.matrix import ci as command
+
+    if jobs and output is not None:
+        raise click.UsageError("--jobs prints to standard output; leave out --output.")
+    context = context_of(console, envs)
+    request = command.WorkflowRequest(runners=runners, out=output, force=force)
+    if jobs:
+        workflow = command.jobs(context, request)
+        # Where GitHub takes the summary of a step from.
+        step_summary = os.environ.get("GITHUB_STEP_SUMMARY")
+        if step_summary:
+            with Path(step_summary).open("a", encoding="utf-8") as file:
+                file.write(workflow.summary)
+    else:
+        workflow = command.workflow(context, request)
+    console.info(workflow.summary)
+    is_written = output is not None and not dry_run
+    document = {
+        "path": output if is_written else None,
+        "jobs": [_job(job) for job in workflow.jobs],
+        "text": workflow.text,
+    }
+    if is_written:
+        is_changed = command.write(request, workflow)
+        line = f"wrote {output}" if is_changed else f"unchanged: {output}"
+        console.result("matrix-ci", document, line)
+    else:
+        console.document("matrix-ci", document, workflow.text)
+    return 0
+
+
+def _job(job: Job) -> dict[str, object]:
+    return {
+        "environment": job.target.name,
+        "platform": job.target.platform,
+        "runner": job.runner.name if job.runner else None,
+        "gpu": job.on_gpu,
+        "ranks": job.ranks,
+        "notes": job.notes,
+    }

@@ -77,6 +77,7 @@ kernel add
 kernel remove
 launch
 lock
+matrix ci
 pack
 remove
 render

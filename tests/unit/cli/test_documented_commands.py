@@ -65,6 +65,7 @@ RUN_BY = {
     "lab": "test_join.py",
     "launch": "test_launch_slurm.py",
     "lock": "test_lock_verbs.py",
+    "matrix ci": "test_ci_workflow.py",
     "nodes": "test_nodes_slurm.py",
     "notebook": "test_notebook.py",
     "pack": "test_pack.py",

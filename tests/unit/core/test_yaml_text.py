@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from provision import lockfile
+from provision import ci, lockfile
 from provision.cluster.inventory import read_inventory
 from provision.core import settings
 from provision.core.errors import ProvisionError
@@ -51,6 +51,7 @@ ODD = [
 ]
 READERS: dict[str, Callable[[Path], object]] = {
     "spec.yml": spec.read,
+    "runners.yml": ci.read_runners,
     "settings.yml": lambda path: settings.mirror_settings((), {settings.CONFIG: str(path)}),
     "conda-lock.yml": lockfile.read,
     "lock contents": lockfile.read_file,
@@ -97,6 +98,7 @@ def test_a_file_that_never_ends_is_refused(tmp_path: Path) -> None:
         "nodes.yml": read_inventory,
         "spec.yml": spec.read,
         "conda-lock.yml": lockfile.read,
+        "runners.yml": ci.read_runners,
         "environment.yml": read_text,
     }
     for name, read in readers.items():

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import pytest
 from click.testing import CliRunner, Result
 
-from provision import image, launch, render
+from provision import ci, image, launch, render
 from provision.catalog import TEMPLATES
 from provision.cli.main import cli
 from provision.core.errors import InvalidSpec
@@ -184,6 +184,18 @@ def test_dockerfile_and_run_contract_from_lab_templates(lab: Path) -> None:
     )
 
 
+def test_workflow_from_a_lab_template(lab: Path) -> None:
+    (lab / "runners.yml").write_text(
+        "workflow: {install: .}\n"
+        "runners:\n  - name: v100\n    labels: [v100]\n    gpu: V100\n    driver: '535.129.03'\n"
+    )
+    template(lab, "github-workflow.yml", "on: push # ${{ kept }} [[ envs ]]\n")
+    result = run("matrix", "ci")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[-1] == "on: push # ${{ kept }} envs"
+    assert "from runners.yml and templates/github-workflow.yml.j2; remake with" in result.stdout
+
+
 def contract_values(reference: str) -> dict[str, Any]:
     environment = launch.ImageEnvironment(reference=reference)
     job = launch.JobSpec(name="toy", environment=environment)
@@ -196,7 +208,9 @@ def template_variables() -> dict[str, dict[str, Any]]:
         **contract_values("lab/toy:1"),
         "made_by": "",
     }
-    return {
+    settings = ci.WorkflowSettings(install=".")
+    paths = ci.WorkflowPaths(jobs_command=("provision",))
+    values = {
         render.DOCKERFILE: image.dockerfile_context(resolution(), LOCK),
         **dict.fromkeys(render.CONTRACTS.values(), contract),
         **{
@@ -204,6 +218,7 @@ def template_variables() -> dict[str, dict[str, Any]]:
             for format in launch.FILE_FORMATS
         },
     }
+    return values | {render.WORKFLOW: ci.template_values(settings, paths)}
 
 
 def test_docs_list_the_variables_of_each_template() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 
@@ -30,6 +31,20 @@ def check(*words: str) -> tuple[Result, dict[str, str]]:
     return result, {row["subject"]: row["message"] for row in rows}
 
 
+def test_the_sample_labs_workflow_is_what_its_first_line_makes(
+    lab: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(lab)
+    workflow = lab / ".github" / "workflows" / "provision.yml"
+    first_line = workflow.read_text().splitlines()[0]
+    words = shlex.split(first_line.partition("remake with: provision ")[2])
+    made = workflow.read_bytes()
+    result = CliRunner().invoke(cli, [*words, "--force"])
+    assert (result.exit_code, workflow.read_bytes()) == (0, made), result.output
+    jobs = CliRunner().invoke(cli, [*words[: words.index("--output")], "--jobs"]).output
+    assert "A100" in jobs and "no source says" not in jobs
+
+
 def test_the_sample_lab_is_valid(lab: Path) -> None:
     result, rows = check("lab")
     assert (result.exit_code, rows) == (0, {}), result.output
@@ -52,6 +67,7 @@ def test_the_sample_lab_is_valid(lab: Path) -> None:
          "There is no build"),
         ("envs/train/conda-lock.yml", "provision_portable: 'true'", "provision_portable: 'false'",
          "environments.train", "its lock is not portable"),
+        ("runners.yml", "gpus: 2", "gpus: two", "runners.yml", "runners.yml:10"),
         ("lab.yml", "  train:", f"  train: {{image: '-v/:/h@sha256:{'0' * 64}'}}",
          "environments.train", "is not a reference to a registry"),
     ],
