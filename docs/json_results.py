@@ -40,7 +40,6 @@ from provision.verbs.facts.facts import FactsCheck, FactsSummary, FactsUpdate
 from provision.verbs.image.diff import ImageDiff
 from provision.verbs.image.registry import VerifiedImage
 from provision.verbs.init.init import Proposal
-from provision.verbs.join.join import Possession
 from provision.verbs.join.steps import Note, StepName, StepStatus
 from provision.verbs.lab.check import LabProblem
 from provision.verbs.launch.jobs import Engine as LaunchEngine
@@ -390,14 +389,14 @@ RESULTS = (
     _result(
         "join",
         "join",
-        "how each step stands, and what a member has",
+        "how each step stands, and the first commands of a member",
         {
             "lab": str,
+            "contact": str,
             "source": str,
             "acted": bool,
             "open": list[StepName],
             "steps": [JOIN_STEP],
-            "have": list[Possession],
             "commands": list[str],
         },
     ),

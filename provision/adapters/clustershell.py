@@ -258,14 +258,12 @@ def _refuse_huge_sets(text: str) -> None:
     """Raise InvalidSpec if the operands of a node set name too many nodes together."""
     total = 0
     for operand in OPERAND.findall(text):
-        count = 1
-        for numbers in _BRACKETS.findall(operand):
-            count *= sum(_range_length(part) for part in numbers.split(","))
-        total += count
+        brackets = _BRACKETS.findall(operand)
+        total += math.prod(sum(map(_range_length, part.split(","))) for part in brackets)
         if total > MAX_NODES:
-            quoted = operand if len(operand) <= QUOTED_LENGTH else f"{operand[:QUOTED_LENGTH]}..."
             raise InvalidSpec(
-                f"A node set with `{quoted}` has more than {MAX_NODES:,} nodes.", advice=_FORMS
+                f"A node set with `{operand[:QUOTED_LENGTH]}` has more than {MAX_NODES:,} nodes.",
+                advice=_FORMS,
             )
 
 
@@ -273,7 +271,7 @@ def _range_length(text: str) -> int:
     match = _RANGE.fullmatch(text)
     if match is None:
         return 1
-    if max(len(match[1]), len(match[2])) > MAX_DIGITS:
+    if max(map(len, match.groups())) > MAX_DIGITS:
         return MAX_NODES + 1
     return max(1, int(match[2]) - int(match[1]) + 1)
 

@@ -40,26 +40,12 @@ namespace_option = click.option(
 cluster_options = option_group(on_option, inventory_option)
 
 
-def selection_of(
-    envs: Path | None, options: Mapping[str, Any], assumed_nodes: int = 0
-) -> NodeSelection:
-    """The nodes that the options of a command select. Raises as `select_nodes` does.
-
-    assumed_nodes: how many to assume of a partition or selector whose engine does not answer; 0
-    raises instead.
-    """
+def selection_of(envs: Path | None, options: Mapping[str, Any]) -> NodeSelection:
+    """The nodes that the options of a command select. Raises as `select_nodes` does."""
     from dataclasses import replace
 
-    from provision.cluster.inventory import assume_nodes, find_inventory, select_nodes
-    from provision.core.errors import ToolMissing, Unreachable
+    from provision.cluster.inventory import find_inventory, select_nodes
     from provision.core.paths import default_folders
 
     inventory = find_inventory(default_folders(envs).envs, options["inventory"])
-    try:
-        selection = select_nodes(options["on"], inventory)
-    except (ToolMissing, Unreachable):
-        assumed = assume_nodes(options["on"], assumed_nodes, inventory) if assumed_nodes else None
-        if assumed is None:
-            raise
-        selection = assumed
-    return replace(selection, inventory=options["inventory"])
+    return replace(select_nodes(options["on"], inventory), inventory=options["inventory"])

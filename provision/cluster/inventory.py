@@ -112,16 +112,11 @@ class NodeDefaults:
 
 @frozen
 class NodeSelection:
-    """What `--on` selects. text: as it was given.
-
-    is_assumed: the engine did not respond, so the nodes stand for unlisted ones. inventory: what
-    `--inventory` named.
-    """
+    """What `--on` selects. text: as it was given. inventory: what `--inventory` named."""
 
     text: str
     nodes: tuple[Node, ...]
     defaults: NodeDefaults = field(default_factory=NodeDefaults)
-    is_assumed: bool = False
     inventory: Path | None = None
 
     def options(self, names: Collection[str] | None = None) -> str:
@@ -203,37 +198,6 @@ def select_nodes(on: str, inventory: Path | None = None) -> NodeSelection:
     if not distinct:
         raise InvalidSpec(f"--on `{on}` selects no node.", advice=_groups_advice(lab))
     return NodeSelection(text=on, nodes=tuple(distinct.values()), defaults=lab.defaults)
-
-
-def assume_nodes(on: str, count: int, inventory: Path | None = None) -> NodeSelection | None:
-    """A selection of `count` nodes of one partition or one selector, without asking its engine.
-
-    None if `--on` names nodes in another way.
-    """
-    lab = read_inventory(inventory) if inventory else Inventory()
-    text = on.strip()
-    group: Group = lab.groups.get(text.removeprefix("@"), {})
-    prefix, colon, rest = text.partition(":")
-    if colon and prefix in ("slurm", "k8s"):
-        group = {"from": prefix, "partition": rest, "selector": rest}
-    engine: Engine
-    if group.get("from") == "slurm" and re.fullmatch(r"[A-Za-z0-9_.-]+", group["partition"]):
-        engine = "slurm"
-    elif group.get("from") in ("k8s", "kubernetes"):
-        engine, text = "kubernetes", f"k8s:{group.get('selector', '')}"
-    else:
-        return None
-    nodes = tuple(
-        Node(
-            name=f"node{number}",
-            engine=engine,
-            address="",
-            partition=group.get("partition", ""),
-            context=group.get("context", ""),
-        )
-        for number in range(count)
-    )
-    return NodeSelection(text=text, nodes=nodes, defaults=lab.defaults, is_assumed=True)
 
 
 def read_inventory(path: Path) -> Inventory:

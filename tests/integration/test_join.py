@@ -214,7 +214,7 @@ def test_from_an_empty_home_to_a_second_run_that_changes_nothing(
 
     status, report = member.join(address_to_install)
     assert (status, report["open"]) == (0, []), report
-    assert [row["kind"] for row in report["have"]] == ["environment", "contact"]
+    assert report["commands"][-1] == f"provision notebook {NAME}"
     assert all(row["status"] == "done" for row in report["steps"]), report
     kernel = json.loads(
         (member.home / f".local/share/jupyter/kernels/{NAME}/kernel.json").read_text()
@@ -248,7 +248,7 @@ def test_a_new_commit_of_the_lab_reaches_its_members(
     assert (status, report["open"]) == (1, ["lab"])
     status, report = member.join()
     assert status == 0
-    assert report["have"][-1] == {"kind": "contact", "text": "room 3"}
+    assert report["contact"] == "room 3"
 
 
 @pytest.mark.exhaustive
@@ -486,7 +486,8 @@ def test_what_was_shipped_is_used_and_never_removed(member: Member, lab: Path, s
     shipped = (store / NAME).resolve()
     status, report = member.join(str(lab))
     assert (status, report["open"]) == (0, []), report
-    assert report["have"][0]["text"].endswith(f"in {shipped}")
+    notes = {row["step"]: row["notes"] for row in report["steps"]}
+    assert f"{NAME} was shipped to this machine: {shipped}" in notes["environments"][0]["message"]
     assert not list(member.scratch.glob("*/data/projects/*/prefixes/*"))
     removed = member.run("env", "remove", NAME, "--yes")
     assert removed.returncode == 0, removed.stderr

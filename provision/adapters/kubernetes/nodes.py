@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from provision.adapters.kubernetes.command import Kubectl, parse_document
+from provision.adapters.kubernetes.command import Kubectl
 from provision.core.dataclass import frozen
 
 GPU_RESOURCE = "nvidia.com/gpu"
@@ -75,11 +75,6 @@ def list_nodes(selector: str = "", context: str = "") -> list[KubernetesNode]:
     advice = "`kubectl get nodes --show-labels` lists labels."
     document = Kubectl(context=context).ask("nodes", "get", "nodes", *label, advice=advice)
     return [_node(item) for item in document["items"]]
-
-
-def parse_nodes(text: str) -> list[KubernetesNode]:
-    """The nodes in the output of `kubectl get nodes -o json`."""
-    return [_node(item) for item in parse_document("nodes", text)["items"]]
 
 
 def _node(item: Mapping[str, Any]) -> KubernetesNode:

@@ -15,6 +15,7 @@ from provision.core import settings
 from provision.core.atomic import atomic_write
 from provision.core.host import current_umask
 from provision.verbs.join.join_run import JoinRun
+from provision.verbs.join.settings_text import joined_settings
 from provision.verbs.join.steps import Note, StepStatus, pending, settled, unsettled, warning
 from provision.workflow.lab_definition import Cluster
 from provision_runtime.report.findings import TMPDIR_LENGTH
@@ -134,7 +135,7 @@ def _ssh_advice(run: JoinRun, host: str, reason: str, keys: Sequence[Path]) -> s
 
 def folders(run: JoinRun) -> Iterator[Note]:
     path = settings.joined_file()
-    text = run.settings_text()
+    text = joined_settings(run.lab)
     if os.environ.get(settings.CONFIG):
         yield unsettled(
             f"{settings.CONFIG} names {os.environ[settings.CONFIG]}, so the lab's settings "

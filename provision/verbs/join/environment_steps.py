@@ -190,7 +190,7 @@ def _kernel(run: JoinRun, environment: LabEnvironment) -> Iterator[Note]:
     if not kernels.has_launcher(prefix):
         yield settled(f"{name} has no {kernels.LAUNCHER}, so no kernel")
         return
-    title = run.kernel_name(environment)
+    title = run.plan(environment).kernel_title
     if kernels.is_current(prefix, title):
         yield settled(f"{name} is in Jupyter's menu as {title}")
         return

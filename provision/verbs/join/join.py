@@ -1,4 +1,4 @@
-"""`provision join`: a member's first hour with a lab, in nine steps.
+"""`provision join`: a member's first hour with a lab, in eight steps.
 
 Each step looks at what is, does what is missing, and says what it found. A step that fails ends as
 open, and the steps that do not need it go on; the next run does only what is open.
@@ -24,7 +24,6 @@ from provision.verbs.join import account_steps as join_account
 from provision.verbs.join import environment_steps as join_environments
 from provision.verbs.join import record as records
 from provision.verbs.join.join_run import JoinRun, guarded
-from provision.verbs.join.record import JoinRecord
 from provision.verbs.join.steps import STEPS, Note, StepName, StepResult, pending, settled, warning
 from provision.workflow.lab_definition import Lab, read_lab
 
@@ -43,22 +42,14 @@ WORK: Mapping[StepName, Step] = {
 
 
 @frozen
-class Possession:
-    """What a member has. kind: environment, cluster or contact."""
-
-    kind: str
-    text: str
-
-
-@frozen
 class JoinReport:
-    """How every step stands, what the member has, and the first commands to use it."""
+    """How every step stands, and the first commands of the member, each with what it does."""
 
     lab: str
+    contact: str
     source: str
     acted: bool
     steps: tuple[StepResult, ...]
-    possessions: tuple[Possession, ...]
     commands: tuple[tuple[str, str], ...]
 
     @property
@@ -81,27 +72,32 @@ def join(
     folder = records.lab_folder(labs, source)
     with ExitStack() as stack:
         if act:
-            if records.read_record(folder) is None:
+            if records.read_source(folder) is None:
                 _check_writable(folder)
             owner = Folders(data=labs.parent, cache=labs.parent, envs=labs)
             lock_name = f"{folder.name}.join"
             stack.enter_context(environment_lock(owner, lock_name, progress, wait=wait))
-        if act:
             progress.info(_title("lab"))
         lab, notes, changed = _read_repository(source, folder, progress, stack, act=act)
         if act:
-            _record(folder, JoinRecord(source=source, lab=lab.name), progress)
+            try:
+                records.write_source(folder, source)
+            except OSError as error:
+                progress.warn(f"what was done is not recorded in {folder}: {error.strerror}")
         run = JoinRun(lab=lab, progress=progress, act=act, wait=wait)
         results = [StepResult(step="lab", notes=tuple(notes), changed=changed)]
         for name, work in WORK.items():
-            results.append(_run_step(run, name, work))
-        results.append(StepResult(step="summary", notes=()))
+            if act:
+                progress.info(_title(name))
+            run.changed = False
+            notes = guarded(work(run))
+            results.append(StepResult(step=name, notes=tuple(notes), changed=run.changed))
         return JoinReport(
             lab=lab.name,
+            contact=lab.contact,
             source=source,
             acted=act,
             steps=tuple(results),
-            possessions=tuple(_possessions(run)),
             commands=tuple(_commands(run)),
         )
 
@@ -111,21 +107,6 @@ def _title(name: StepName) -> str:
     return f"{number}/{len(STEPS)} {STEPS[name]}"
 
 
-def _run_step(run: JoinRun, name: StepName, work: Step) -> StepResult:
-    if run.act:
-        run.progress.info(_title(name))
-    run.changed = False
-    notes = guarded(work(run))
-    return StepResult(step=name, notes=tuple(notes), changed=run.changed)
-
-
-def _record(folder: Path, record: JoinRecord, progress: Progress) -> None:
-    try:
-        records.write_record(folder, record)
-    except OSError as error:
-        progress.warn(f"what was done is not recorded in {folder}: {error.strerror}")
-
-
 # The lab's repository
 
 
@@ -133,7 +114,7 @@ def _source(address: str | None, labs: Path) -> str:
     """The address, or the absolute path of the folder."""
     if address is not None:
         return address if git.is_url(address) else str(Path(address).expanduser().absolute())
-    sources = [record.source for record in records.records(labs)]
+    sources = records.sources(labs)
     if len(sources) == 1:
         return sources[0]
     if not sources:
@@ -211,24 +192,6 @@ def _refresh_clone(source: str, clone: Path, *, act: bool) -> tuple[Lab, list[No
     state = "updated" if changed else "in"
     notes.insert(0, settled(f"{lab.name}, {state} {clone}"))
     return lab, notes, changed
-
-
-# The summary
-
-
-def _possessions(run: JoinRun) -> Iterator[Possession]:
-    for environment in run.lab.environments:
-        with suppress(ProvisionError, OSError):
-            prefix = join_environments.installed_prefix(run, environment)
-            if prefix is not None:
-                torch = run.plan(environment).resolution.local_version
-                text = f"{environment.name}: torch {torch} in {prefix.path}"
-                yield Possession(kind="environment", text=text)
-    for cluster in run.lab.clusters:
-        login = f", login {', '.join(cluster.login)}" if cluster.login else ""
-        text = f"{cluster.name}: {cluster.nodes} ({cluster.engine}{login})"
-        yield Possession(kind="cluster", text=text)
-    yield Possession(kind="contact", text=run.lab.contact)
 
 
 def _commands(run: JoinRun) -> Iterator[tuple[str, str]]:

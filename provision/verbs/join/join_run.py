@@ -14,7 +14,6 @@ from provision.core.paths import default_folders
 from provision.core.project import project_folder
 from provision.core.system_errors import from_system
 from provision.core.types import Progress
-from provision.verbs.join import settings_text
 from provision.verbs.join.steps import Note, unsettled
 from provision.workflow.context import Context, solver_of
 from provision.workflow.examination import examine_account
@@ -95,13 +94,6 @@ class JoinRun:
             request = BuildRequest(name=environment.name)
             self._plans[environment.name] = make_plan(self.context, request)
         return self._plans[environment.name]
-
-    def kernel_name(self, environment: LabEnvironment) -> str:
-        return self.plan(environment).kernel_title
-
-    def settings_text(self) -> str:
-        """The settings that the lab gives its member."""
-        return settings_text.joined_settings(self.lab)
 
 
 def notes_of(problem: ProvisionError | OSError, subject: str = "") -> Note:

@@ -9,25 +9,15 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 
 from provision.core import settings
 from provision.core.atomic import atomic_write
-from provision.core.dataclass import frozen
 from provision.core.schema import InvalidDocument, parse_document
 
 SCHEMA = 1
 FILE = "join.json"
 REPOSITORY = "repository"
-
-
-@frozen
-class JoinRecord:
-    """source: the address or folder as it was given."""
-
-    source: str
-    lab: str = ""
 
 
 def labs_folder(environ: Mapping[str, str] = os.environ) -> Path:
@@ -44,25 +34,22 @@ def lab_folder(labs: Path, source: str) -> Path:
     return labs / f"{plain_name}-{hashlib.sha256(source.encode()).hexdigest()[:6]}"
 
 
-def read_record(folder: Path) -> JoinRecord | None:
-    """The record of a lab; None if there is none, or if it is damaged: all that it says can be
-    found out again."""
+def read_source(folder: Path) -> str | None:
+    """Where a lab came from, as it was given; None if its record is missing or damaged: all that it says
+    can be found out again."""
     try:
-        document = parse_document((folder / FILE).read_bytes(), "join-record")
+        return str(parse_document((folder / FILE).read_bytes(), "join-record")["source"])
     except (OSError, InvalidDocument):
         return None
-    return JoinRecord(source=document["source"], lab=document["lab"])
 
 
-def records(labs: Path) -> list[JoinRecord]:
-    """All labs that this user joined."""
-    all_records = [read_record(path.parent) for path in sorted(labs.glob(f"*/{FILE}"))]
-    return [record for record in all_records if record is not None]
+def sources(labs: Path) -> list[str]:
+    """Where all labs came from that this user joined."""
+    return list(filter(None, (read_source(path.parent) for path in sorted(labs.glob(f"*/{FILE}")))))
 
 
-def write_record(folder: Path, record: JoinRecord) -> None:
+def write_source(folder: Path, source: str) -> None:
     """Write the record, unless it says that already."""
-    if read_record(folder) == record:
-        return
-    document = {"schema": SCHEMA, **asdict(record)}
-    atomic_write(folder / FILE, json.dumps(document, indent=1, sort_keys=True) + "\n")
+    if read_source(folder) != source:
+        document = {"schema": SCHEMA, "source": source}
+        atomic_write(folder / FILE, json.dumps(document, indent=1, sort_keys=True) + "\n")

@@ -8,7 +8,7 @@ from typing import Literal
 from provision.core.dataclass import frozen
 
 StepName = Literal[
-    "lab", "account", "ssh", "folders", "shell", "environments", "kernels", "first-job", "summary"
+    "lab", "account", "ssh", "folders", "shell", "environments", "kernels", "first-job"
 ]
 # done; warning: it works, and something should be looked at; open: it did not work; pending: it has
 # not been done (by --dry-run, or because an earlier step is open).
@@ -24,7 +24,6 @@ STEPS: Mapping[StepName, str] = {
     "environments": "install the lab's environments",
     "kernels": "register Jupyter kernels",
     "first-job": "run a first job",
-    "summary": "say what you have",
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from provision import ci
@@ -11,7 +12,7 @@ from provision import lockfile as locks
 from provision.catalog import facts
 from provision.cluster.inventory import Inventory, read_inventory, select_nodes
 from provision.core.dataclass import frozen
-from provision.core.errors import ProvisionError
+from provision.core.errors import InvalidSpec, ProvisionError
 from provision.core.paths import LAB_FACTS
 from provision.core.types import Lock
 from provision.workflow.context import Context
@@ -35,57 +36,48 @@ def check(context: Context, folder: Path) -> tuple[Lab, list[LabProblem]]:
     """A lab, and what is wrong with its repository. Raises InvalidSpec for a lab.yml that is not one."""
     lab = read_lab(folder)
     problems: list[LabProblem] = []
-    inventory = Inventory()
-    try:
-        if lab.inventory is not None:
-            inventory = read_inventory(lab.inventory)
+    with _collected(problems, "nodes.yml"):
+        inventory = read_inventory(lab.inventory) if lab.inventory else Inventory()
         for cluster in lab.clusters:
-            problems += _cluster_problems(lab, cluster, inventory)
-    except ProvisionError as error:
-        problems.append(_problem("nodes.yml", error))
+            with _collected(problems, f"clusters.{cluster.name}.nodes"):
+                _check_cluster(lab, cluster, inventory)
     for environment in lab.environments:
-        try:
-            problems += _environment_problems(context, lab, environment)
-        except ProvisionError as error:
-            problems.append(_problem(f"environments.{environment.name}", error))
+        with _collected(problems, f"environments.{environment.name}"):
+            _check_environment(context, lab, environment)
     for name, read in ((RUNNERS, ci.read_runners), (LAB_FACTS, facts.tables_with)):
-        try:
+        with _collected(problems, str(name)):
             if (folder / name).is_file():
                 read(folder / name)
-        except ProvisionError as error:
-            problems.append(_problem(str(name), error))
     return lab, problems
 
 
-def _problem(subject: str, error: ProvisionError) -> LabProblem:
-    return LabProblem(subject=subject, message=error.message, advice=error.advice)
+@contextmanager
+def _collected(problems: list[LabProblem], subject: str) -> Iterator[None]:
+    """An error of the block becomes a problem."""
+    try:
+        yield
+    except ProvisionError as error:
+        problems.append(LabProblem(subject=subject, message=error.message, advice=error.advice))
 
 
-def _cluster_problems(lab: Lab, cluster: Cluster, inventory: Inventory) -> Iterator[LabProblem]:
+def _check_cluster(lab: Lab, cluster: Cluster, inventory: Inventory) -> None:
     """Whether `nodes` means something."""
-    subject = f"clusters.{cluster.name}.nodes"
     group = inventory.groups.get(cluster.nodes.removeprefix("@"))
     if cluster.engine == "ssh":
-        try:
-            select_nodes(cluster.nodes, lab.inventory)
-        except ProvisionError as error:
-            yield _problem(subject, error)
+        select_nodes(cluster.nodes, lab.inventory)
     elif group is not None and group["from"] != cluster.engine:
         message = f"the group `{cluster.nodes}` of nodes.yml is from {group['from']}"
-        yield LabProblem(subject=subject, message=f"{message}, not {cluster.engine}")
+        raise InvalidSpec(f"{message}, not {cluster.engine}")
     elif group is None and ":" not in cluster.nodes:
-        yield LabProblem(
-            subject=subject,
-            message=f"`{cluster.nodes}` is not a group in nodes.yml",
+        raise InvalidSpec(
+            f"`{cluster.nodes}` is not a group in nodes.yml",
             advice=f"Groups: {', '.join(sorted(inventory.groups)) or 'none'}. Or write "
             f"{FORMS[cluster.engine]}.",
         )
 
 
-def _environment_problems(
-    context: Context, lab: Lab, environment: LabEnvironment
-) -> Iterator[LabProblem]:
-    name, subject = environment.name, f"environments.{environment.name}"
+def _check_environment(context: Context, lab: Lab, environment: LabEnvironment) -> None:
+    name = environment.name
     if environment.image is not None:
         images.parse_registry_reference(environment.image)
     plan = make_plan(context, BuildRequest(name=name))
@@ -93,13 +85,11 @@ def _environment_problems(
     if lock is None:
         state = "is not of its spec.yml" if plan.lock else "is missing"
         advice = f"provision lock {name} --relock --envs {lab.envs}"
-        yield LabProblem(subject=subject, message=f"its lock {state}", advice=advice)
-        return
+        raise InvalidSpec(f"its lock {state}", advice=advice)
     locks.require_complete(lock, plan.pins)
     if not lock.portable:
         message, advice = _not_portable(lab, name, lock)
-        message = f"its lock is not portable: {message}"
-        yield LabProblem(subject=subject, message=message, advice=advice)
+        raise InvalidSpec(f"its lock is not portable: {message}", advice=advice)
 
 
 def _not_portable(lab: Lab, name: str, lock: Lock) -> tuple[str, str]:

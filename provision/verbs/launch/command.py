@@ -127,12 +127,7 @@ def launch(console: Console, envs: Path | None, dry_run: bool, **options: Any) -
 
     from provision.verbs.launch import launch as command
 
-    selection = selection_of(envs, options, (options["nodes"] or 1) if dry_run else 0)
-    if selection.is_assumed:
-        console.warn(
-            f"the engine of `{options['on']}` does not answer here: its nodes, their GPUs and cores "
-            "are not checked, and settings that depend on them are left out"
-        )
+    selection = selection_of(envs, options)
     del options["on"]
     request = command.LaunchRequest(selection=selection, **options)
     planned = command.plan_job(context_of(console, envs), request, ["provision", *sys.argv[1:]])

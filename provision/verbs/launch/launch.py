@@ -353,8 +353,6 @@ def _for_slurm(job: launch.JobSpec, request: LaunchRequest, plan: Plan) -> launc
         after=request.after,
         more=request.settings.sbatch,
     )
-    if selection.is_assumed:
-        return replace(job, slurm=slurm)
     rows = slurm_nodes.list_nodes(partition)
     names = {node.name for node in selection.nodes}
     members = [row for row in rows if row.name in names]
@@ -406,8 +404,6 @@ def _product_requirement(selection: NodeSelection, gpu_type: str) -> launch.Node
     products = sorted({node.gpu_type for node in selection.nodes if node.gpu_type})
     part = gpu_type.lower()
     fitting = [name for name in products if part in (name.lower(), *name.lower().split("-"))]
-    if selection.is_assumed:
-        fitting = [gpu_type]
     if not fitting:
         raise InvalidSpec(
             f"--gpus {gpu_type}: no node of `{selection.text}` has such GPUs.",

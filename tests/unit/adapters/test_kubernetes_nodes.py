@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from provision.adapters.kubernetes import nodes as kubernetes_nodes
+from provision.adapters.kubernetes.command import parse_document
 from provision.core.errors import InvalidSpec, ToolMissing, Unreachable
 from tests.paths import DATA
 from tests.programs import write_program
@@ -16,8 +17,13 @@ from tests.programs import write_program
 NODES = DATA / "kubectl" / "nodes.json"
 
 
+def parse_nodes(text: str) -> list[kubernetes_nodes.KubernetesNode]:
+    """The nodes in what `kubectl get nodes -o json` prints."""
+    return [kubernetes_nodes._node(item) for item in parse_document("nodes", text)["items"]]
+
+
 def test_nodes() -> None:
-    first, second = kubernetes_nodes.parse_nodes(NODES.read_text())
+    first, second = parse_nodes(NODES.read_text())
     assert (first.name, first.host, first.state) == ("ip-10-0-0-1", "gpu-a.lab", "Ready")
     assert (first.gpus, first.gpu_type) == (8, "NVIDIA-H100-80GB-HBM3")
     assert (first.arch, first.driver, first.faults) == ("x86_64", "550.54.15", ())
@@ -88,21 +94,19 @@ def test_no_kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_what_is_no_list_of_nodes(text: str) -> None:
     with pytest.raises(Unreachable, match="nodes"):
-        kubernetes_nodes.parse_nodes(text)
+        parse_nodes(text)
 
 
 def test_words_of_a_kubelet_are_lines_and_a_driver_is_a_version() -> None:
     metadata = {"name": "n1", "labels": {"nvidia.com/cuda.driver-version.full": "newest"}}
     status = {"nodeInfo": {"kernelVersion": "6.1\n\x1b[2Jn9 Ready"}}
-    [node] = kubernetes_nodes.parse_nodes(
-        json.dumps({"items": [{"metadata": metadata, "status": status}]})
-    )
+    [node] = parse_nodes(json.dumps({"items": [{"metadata": metadata, "status": status}]}))
     assert (node.kernel, node.driver) == ("6.1\\n\\x1b[2Jn9 Ready", None)
 
 
 def node(**fields: object) -> kubernetes_nodes.KubernetesNode:
     document = {"metadata": {"name": "n1"}, "spec": None, "status": None, **fields}
-    [parsed] = kubernetes_nodes.parse_nodes(json.dumps({"items": [document]}))
+    [parsed] = parse_nodes(json.dumps({"items": [document]}))
     return parsed
 
 

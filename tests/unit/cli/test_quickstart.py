@@ -7,6 +7,7 @@ TESTED_BY names the file in which its verb runs for real. Dry runs run here as p
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -19,6 +20,7 @@ from click.testing import CliRunner
 
 from provision.cli.main import cli
 from tests.paths import ROOT
+from tests.programs import write_program
 from tests.unit.cli.test_cli import VERBS
 
 README = (ROOT / "README.md").read_text()
@@ -80,14 +82,31 @@ DRY_RUNS = {
 }
 
 
+# Two nodes each.
+SINFO = """\
+#!/bin/sh
+case "$*" in
+  *"%N|%n"*)
+    echo 'n1|n1|n1|idle|(null)|gpu:8|64|1000|gpu|none'
+    echo 'n2|n2|n2|idle|(null)|gpu:8|64|1000|gpu|none' ;;
+  *"%a|%l|%s"*) echo 'up|infinite|1-infinite' ;;
+  *"-h -o %R") echo gpu ;;
+  *) echo "unexpected: $*" >&2; exit 1 ;;
+esac
+"""
+READY = {"conditions": [{"type": "Ready", "status": "True"}]}
+NODES = {"items": [{"metadata": {"name": name}, "status": READY} for name in ("k1", "k2")]}
+
+
 @pytest.mark.parametrize("command, lines", DRY_RUNS.items(), ids=["Slurm", "Kubernetes"])
 def test_dry_runs_print_the_job(
     command: str, lines: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As printed, on a machine without Slurm and Kubernetes. Manifests are checked before they are
-    printed."""
+    """As printed. Manifests are checked before they are printed."""
     for name in ("PROVISION_DATA", "PROVISION_CACHE"):
         monkeypatch.setenv(name, str(tmp_path / name.lower()))
+    write_program(tmp_path / "sinfo", SINFO)
+    write_program(tmp_path / "kubectl", f"#!/bin/sh\necho '{json.dumps(NODES)}'\n")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("PROVISION_ENVS", raising=False)
     monkeypatch.chdir(tmp_path)

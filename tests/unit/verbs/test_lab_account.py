@@ -41,4 +41,4 @@ def test_a_step_is_as_its_worst_note() -> None:
     assert not StepResult(step="ssh", notes=notes).is_open
     with_open = (*notes, Note(status="open", message="c"), Note(status="pending", message="d"))
     assert StepResult(step="ssh", notes=with_open).status == "open"
-    assert StepResult(step="summary", notes=()).status == "done"
+    assert StepResult(step="shell", notes=()).status == "done"

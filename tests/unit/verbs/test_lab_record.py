@@ -8,37 +8,36 @@ import pytest
 
 from provision.verbs.join.record import (
     FILE,
-    JoinRecord,
     lab_folder,
     labs_folder,
-    read_record,
-    records,
-    write_record,
+    read_source,
+    sources,
+    write_source,
 )
 
-RECORD = JoinRecord(source="https://git.example/vision.git", lab="vision")
+SOURCE = "https://git.example/vision.git"
 
 
 def test_a_record_reads_back(tmp_path: Path) -> None:
-    write_record(tmp_path / "vision", RECORD)
-    assert read_record(tmp_path / "vision") == RECORD
-    assert records(tmp_path) == [RECORD]
+    write_source(tmp_path / "vision", SOURCE)
+    assert read_source(tmp_path / "vision") == SOURCE
+    assert sources(tmp_path) == [SOURCE]
     before = (tmp_path / "vision" / FILE).stat()
-    write_record(tmp_path / "vision", RECORD)
+    write_source(tmp_path / "vision", SOURCE)
     assert (tmp_path / "vision" / FILE).stat().st_ino == before.st_ino
 
 
-def test_a_record_with_the_tests_of_an_earlier_provision(tmp_path: Path) -> None:
+def test_a_record_of_an_earlier_provision(tmp_path: Path) -> None:
     text = '{"schema": 1, "source": "/srv/lab", "lab": "vision", "tests": {}}'
     (tmp_path / FILE).write_text(text)
-    assert read_record(tmp_path) == JoinRecord(source="/srv/lab", lab="vision")
+    assert read_source(tmp_path) == "/srv/lab"
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 2}', '{"schema": 1, "source": 3}'])
 def test_a_damaged_record_counts_as_none(tmp_path: Path, text: str) -> None:
     (tmp_path / FILE).write_text(text)
-    assert read_record(tmp_path) is None
-    assert records(tmp_path.parent / "none") == []
+    assert read_source(tmp_path) is None
+    assert sources(tmp_path.parent / "none") == []
 
 
 def test_each_address_has_a_folder_of_its_own(tmp_path: Path) -> None:

@@ -66,6 +66,17 @@ esac
 """
 
 
+SINFO = """\
+#!/bin/sh
+case "$*" in
+  *"%N|%n"*) echo 'n1|n1|n1|idle|(null)|gpu:8|64|1000|gpu|none' ;;
+  *"%a|%l|%s"*) echo 'up|infinite|1-infinite' ;;
+  *"-h -o %R") echo gpu ;;
+  *) echo "unexpected: $*" >&2; exit 1 ;;
+esac
+"""
+
+
 @pytest.fixture
 def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder with what the recording kubectl answers, and what it was asked (`calls`)."""
@@ -73,6 +84,7 @@ def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     script = folder / "kubectl"
     write_program(script, KUBECTL.format(folder=shlex.quote(str(folder))))
+    write_program(folder / "sinfo", SINFO)
     (folder / "nodes.json").write_text(json.dumps(NODES))
     (folder / "jobs.json").write_text(json.dumps(JOBS))
     (folder / "created.json").write_text(
@@ -169,22 +181,17 @@ def test_a_jobs_text_holds_no_credential(kubectl: Path, on: tuple[str, ...]) -> 
     assert allowed.exit_code == 0 and "${TOKEN}" in allowed.stdout
 
 
-def test_dry_run_needs_no_live_engine(kubectl: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a laptop, or while the controller is down, the script can still be read."""
+def test_dry_run_needs_the_engine_that_it_is_for(
+    kubectl: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nodes, GPUs and cores are not assumed."""
     (kubectl / "kubectl").unlink()
+    (kubectl / "sinfo").unlink()
     monkeypatch.setenv("PATH", str(kubectl))
     result = run(*LAUNCH, "--dry-run", "--", "hostname")
-    assert result.exit_code == 0, result.output
-    assert yaml.safe_load_all(result.stdout)
-    assert "does not answer here" in result.stderr
-    assert run(*LAUNCH, "--", "hostname").exit_code == 9
-    slurm = ("launch", "toy", "--on", "slurm:gpu", "--nodes", "3", "--gpus", "2")
-    result = run(*slurm, "--dry-run", "--", "hostname")
-    assert result.exit_code == 0, result.output
-    assert "#SBATCH --partition=gpu" in result.stdout and "#SBATCH --nodes=3" in result.stdout
-    assert run(*slurm, "--", "hostname").exit_code == 9
-    # What only the engine knows is not assumed.
-    assert run("launch", "toy", "--on", "slurm:a!n3", "--dry-run", "--", "x").exit_code == 9
+    assert result.exit_code == 9 and "no `kubectl` on this machine" in result.stderr
+    result = run("launch", "toy", "--on", "slurm:gpu", "--dry-run", "--", "hostname")
+    assert result.exit_code == 9 and "no `sinfo` on this machine" in result.stderr
 
 
 @pytest.mark.parametrize(
