@@ -32,10 +32,6 @@ if TYPE_CHECKING:
 
 RANKS_WITHOUT_GPU = 2
 LOG_LINES = 20
-CRASHES = [
-    describe_exit(-number)
-    for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
-]
 
 
 def launch(options: Options, arguments: Sequence[str]) -> int:
@@ -139,7 +135,7 @@ def _failure_findings(
         if failure == describe_exit(-signal.SIGKILL) and launched.oom_kills:
             finding_id, message = "rank-oom-killed", postmortem.describe_oom(launched.oom_kills)
         # A rank that crashed in facts did so while it imported torch: a child process tries again.
-        elif phase_name == "facts" and failure in CRASHES:
+        elif phase_name == "facts" and failure != describe_exit(-signal.SIGKILL):
             error = facts.collect_in_child()["error"]
             if error:
                 findings.append(replace(expectation.broken(error), ranks=(rank,)))

@@ -21,6 +21,8 @@ RunGroups = Callable[[str, Sequence[Group]], Mapping[Group, GroupVerdict]]
 ALL_TOGETHER = "all together"
 ALONE = "each alone"
 ALONE_AGAIN = "those that failed, alone again"
+# A first test may read torch from a cold file system.
+FIRST_TESTS = (ALL_TOGETHER, ALONE, ALONE_AGAIN)
 PAIRS = "in pairs"
 SUSPECTS = "suspects with other partners"
 LINKS_AGAIN = "pairs of good nodes that failed, again"

@@ -38,8 +38,7 @@ Results = Mapping[str, RanksResult]
 
 @frozen
 class PreparedNode:
-    """A node that has the environment. address and port: for rank 0, if it is there. runtime: the
-    digest of the environment's runtime package; empty if it is not known."""
+    """A node that has the environment. address and port: for rank 0, if it is there."""
 
     node: Node
     python: str
@@ -47,7 +46,6 @@ class PreparedNode:
     address: str
     port: int
     gpus: int
-    runtime: str = ""
 
 
 @frozen
@@ -158,26 +156,6 @@ def run_groups(
             group_ranks[name] = tuple(range(first, first + ranks[name]))
         results[group] = judge(group, group_ranks, [by_name[name] for name in group])
     return results
-
-
-def with_runtime_finding(
-    result: GroupResult, prepared: Mapping[str, PreparedNode], runtime: str
-) -> GroupResult:
-    """A test that did not pass, with the nodes that run another runtime package than this command's:
-    what their ranks find may be missing, or be taken for ranks that never came."""
-    nodes = [name for name in result.group if prepared[name].runtime not in ("", runtime)]
-    if not nodes or model.succeeded(result.verdict):
-        return result
-    finding = GroupFinding(
-        id="other-runtime",
-        verdict=model.WARN,
-        phase="facts",
-        nodes=tuple(nodes),
-        message="the environment has another provision_runtime than this command, so findings of its "
-        "ranks may be missing: pack and ship it again",
-        advice="`provision pack NAME` and `provision ship NAME --on NODES` bring this one.",
-    )
-    return replace(result, findings=(*result.findings, finding))
 
 
 def _assignments(

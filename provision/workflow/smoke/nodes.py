@@ -21,7 +21,6 @@ from provision.core.atomic import atomic_write
 from provision.core.dataclass import frozen
 from provision.core.errors import CheckFailed, InvalidSpec
 from provision.core.types import Verdict
-from provision.environment import runtime_package
 from provision.workflow.context import Context
 from provision.workflow.passport import record_smoke_over_nodes
 from provision.workflow.plan import BuildRequest, Plan, make_plan
@@ -40,8 +39,8 @@ FOLDER = "nodes"
 REPORT = "nodes.json"
 # The allocation must last for the rounds of a search. Most need four; it is given back at its end.
 ROUNDS = 6
-# For a search's later tests. The deadline of a first test allows for a cold file system.
-SEARCH_RENDEZVOUS_S = 60.0
+# For a search's later tests.
+SEARCH_DEADLINE = "rendezvous=60"
 # Phases that write files which all ranks must see.
 PHASES_WITH_SHARED_FOLDER = ("filesystem", "checkpoint")
 
@@ -223,18 +222,14 @@ class _NodesRun:
         self.context.progress.info(f"testing {purpose}: {text}")
         test = self.test
         argv = smoke_runner.arguments(self.plan.resolution, replace(test, ranks=None))
-        if test.folder:
-            argv += ["--folder", str(test.folder.absolute())]
-        argv += _search_deadline(purpose, test)
+        if purpose not in isolation.FIRST_TESTS:
+            # When all nodes have imported torch once, none waits long for one that does not come;
+            # of two deadlines of a phase, the user's is the later.
+            argv = ["--deadline", SEARCH_DEADLINE, *argv]
         ranks = groups_smoke.ranks_per_node(self.prepared.values(), test.ranks, test.backend)
         results = groups_smoke.run_groups(
             groups, self.prepared, ranks, argv, test.timeout_s, self.defaults
         )
-        runtime = runtime_package.load().sha256
-        results = {
-            group: groups_smoke.with_runtime_finding(result, self.prepared, runtime)
-            for group, result in results.items()
-        }
         self.rounds.append(Round(purpose=purpose, results=results))
         for index, result in enumerate(results.values(), start=1):
             folder = self.out / f"{len(self.rounds):02}-{index:03}"
@@ -246,12 +241,3 @@ class _NodesRun:
                 (folder / name).write_text(text)
         return {group: result.isolation_verdict for group, result in results.items()}
 
-
-def _search_deadline(purpose: str, request: SmokeRequest) -> list[str]:
-    """When all nodes have imported torch once, none waits long for one that does not come."""
-    if purpose in (isolation.ALL_TOGETHER, isolation.ALONE, isolation.ALONE_AGAIN):
-        return []
-    for deadline in request.deadlines:
-        if deadline.startswith("rendezvous=") or "=" not in deadline:
-            return []
-    return ["--deadline", f"rendezvous={SEARCH_RENDEZVOUS_S:g}"]
