@@ -60,7 +60,6 @@ class Line(TypedDict, total=False):
     iterations: int
     time_us_max: float
     time_us_mean: float
-    time_us_min: float
     time_us_p99: float
     time_us_by_rank: list[float]
     slowest_rank: int
@@ -148,11 +147,11 @@ def bounds(line: Line, hardware: Hardware, limit: WireLimit | None) -> tuple[Bou
     size_bytes, row = line["bytes"], published(hardware)
     if row is not None:
         gb_s = row["gb_s"] * wire_limit.share_at(row["gb_s"], size_bytes)
-        of = f"what is published of {row['name']}"
         advice = NVLS_ADVICE if row["algorithm"] == NVLS else ""
+        basis = (gb_s, f"what is published of {row['name']}", row["source"], advice)
         return (
-            Bound("bandwidth-low", gb_s * BAD, gb_s, of, row["source"], advice),
-            Bound("bandwidth-reduced", gb_s * FINE, gb_s, of, row["source"], advice),
+            Bound("bandwidth-low", gb_s * BAD, *basis),
+            Bound("bandwidth-reduced", gb_s * FINE, *basis),
         )
     if limit is None:
         return ()
@@ -163,24 +162,23 @@ def bounds(line: Line, hardware: Hardware, limit: WireLimit | None) -> tuple[Bou
     ):
         # The first of its sources; the file has them all.
         source = wire_limit.reference()["kinds"][wire.kind]["source"].split(": ")[0]
-        least_gb_s = wire.least_gb_s(bound, size_bytes)
-        of = f"what {wire.name} allow"
+        least_gb_s, of = wire.least_gb_s(bound, size_bytes), f"what {wire.name} allow"
         result.append(Bound(finding_id, least_gb_s, wire.gb_s, of, source, WIRE_ADVICE))
     return tuple(result)
 
 
 def judge_lines(
     lines: Sequence[Line], hardware: Hardware, limit: WireLimit | None = None
-) -> tuple[Finding, ...]:
+) -> list[Finding]:
     """Adds the verdicts to the lines. Returns a finding for each type, about its worst line."""
-    worst: dict[str, tuple[float, Finding]] = {}
+    findings: list[tuple[float, str, Finding]] = []
     for line in lines:
+        limits = bounds(line, hardware, limit)
         line["expected_gb_s"] = None
-        line["judged"] = _why_not_judged(line, hardware, limit)
+        line["judged"] = _why_not_judged(line, hardware, limits)
         busbw = line["busbw_gb_s"]
         if line["judged"] or busbw is None:
             continue
-        limits = bounds(line, hardware, limit)
         missed = [bound for bound in limits if busbw < bound.least_gb_s]
         bound = (missed or limits)[0]
         remark = f"{busbw / bound.gb_s:.0%} of {bound.of}"
@@ -195,18 +193,19 @@ def judge_lines(
             )
             ranks = tuple(range(hardware.ranks))
             finding = Finding(bound.finding_id, message, ranks, bound.advice)
-            key, share = line["dtype"], busbw / bound.least_gb_s
-            if key not in worst or share < worst[key][0]:
-                worst[key] = (share, finding)
-    return tuple(finding for _, finding in sorted(worst.values(), key=lambda entry: entry[0]))
+            findings.append((busbw / bound.least_gb_s, line["dtype"], finding))
+    worst: dict[str, Finding] = {}
+    for _, dtype, finding in sorted(findings, key=lambda entry: entry[0]):
+        worst.setdefault(dtype, finding)
+    return list(worst.values())
 
 
-def _why_not_judged(line: Line, hardware: Hardware, limit: WireLimit | None) -> str:
+def _why_not_judged(line: Line, hardware: Hardware, limits: Sequence[Bound]) -> str:
     """Empty if it is."""
     if line["busbw_gb_s"] is None:
         return ONE_RANK
     if hardware.backend == GLOO:
         return REHEARSAL if hardware.device == CPU else THROUGH_THE_HOST
-    if not bounds(line, hardware, limit):
+    if not limits:
         return UNKNOWN
     return TOO_SMALL if line["bytes"] < JUDGED_FROM_BYTES else ""

@@ -8,17 +8,17 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from typing import TypedDict
+from typing import List, TypedDict
 
 from ..facts import limits
 from .outcome import grouped
 
 
 class RankCores(TypedDict):
-    """A rank's host, the cores that it may run on (a mask), and how many of them at a time."""
+    """A rank's host, the cores that it may run on, and how many of them at a time."""
 
     host: str
-    cpus: str
+    cpus: List[int]
     quota: float | None
 
 
@@ -56,8 +56,7 @@ def format_time(microseconds: float) -> str:
 
 
 def rank_cores(host: str) -> RankCores:
-    mask = sum(1 << cpu for cpu in os.sched_getaffinity(0))
-    return {"host": host, "cpus": hex(mask), "quota": limits.cpu_quota()}
+    return {"host": host, "cpus": list(os.sched_getaffinity(0)), "quota": limits.cpu_quota()}
 
 
 def ranks_per_core(ranks: Sequence[RankCores]) -> float:
@@ -74,11 +73,6 @@ def describe_cpu_share(ranks: Sequence[RankCores]) -> str:
 
 def _cores(ranks: Sequence[RankCores]) -> float:
     """Cores that the ranks of one host may use together."""
-    union = 0
-    for entry in ranks:
-        union |= int(entry["cpus"], 16)
-    cores = float(bin(union).count("1"))
-    for entry in ranks:
-        if entry["quota"] is not None:
-            cores = min(cores, entry["quota"])
-    return cores or 1.0
+    cores: set[int] = set().union(*(entry["cpus"] for entry in ranks))
+    quotas = [entry["quota"] for entry in ranks if entry["quota"]]
+    return min([float(len(cores)), *quotas])

@@ -71,23 +71,20 @@ def slow_ranks(times_by_rank: Sequence[Sequence[float]]) -> tuple[Finding, ...]:
     """The rank that the others waited for at nearly every barrier, if there is one."""
     if len(times_by_rank) < 2:
         return ()
-    # For each rank, how long the others waited for it at each barrier.
+    # For each rank, how long the others waited for it at the barriers where they did.
     waits_usec: list[list[float]] = [[] for _ in times_by_rank]
     for barrier_usec in zip(*times_by_rank):
-        for rank, rank_usec in enumerate(barrier_usec):
-            shortest_other = min(barrier_usec[:rank] + barrier_usec[rank + 1 :])
-            waits_usec[rank].append(shortest_other - rank_usec)
-    delay_counts = [sum(wait > WAITED_USEC for wait in waits) for waits in waits_usec]
-    slowest = delay_counts.index(max(delay_counts))
-    count = len(waits_usec[slowest])
-    if delay_counts[slowest] < LAST_SHARE * count:
+        (shortest, rank), (second, _) = sorted(zip(barrier_usec, range(len(waits_usec))))[:2]
+        if second - shortest > WAITED_USEC:
+            waits_usec[rank].append(second - shortest)
+    waits, count = max(waits_usec, key=len), len(times_by_rank[0])
+    if len(waits) < LAST_SHARE * count:
         return ()
-    typical = measurement.format_time(measurement.median(waits_usec[slowest]))
+    typical = measurement.format_time(measurement.median(waits))
     message = (
-        f"the others waited for it at {delay_counts[slowest]} of {count} barriers, "
-        f"typically for {typical}"
+        f"the others waited for it at {len(waits)} of {count} barriers, typically for {typical}"
     )
-    return (Finding("slow-rank", message, (slowest,)),)
+    return (Finding("slow-rank", message, (waits_usec.index(waits),)),)
 
 
 def call(context: RankContext) -> None:

@@ -60,12 +60,12 @@ def run(context: RankContext) -> Outcome:
             findings.append(Finding("wrong-product", message, (rank,)))
     medians = _medians(rates)
     data = {
-        "ranks": [{"rank": rank, **_rounded(rate)} for rank, rate in enumerate(rates)],
-        "median": _rounded(medians),
+        "ranks": [{"rank": rank, **rate} for rank, rate in enumerate(rates)],
+        "median": medians,
         "judged": reason or "against the median of the ranks",
         "wrong_elements": wrong,
     }
-    parts = [f"{_named(name)} {value:.4g} {_unit(name)}" for name, value in medians.items()]
+    parts = [_described(name, value) for name, value in medians.items()]
     message = f"per rank (median): {', '.join(parts)}"
     if reason:
         message += f"; {reason}"
@@ -91,10 +91,7 @@ def stragglers(rates: Sequence[Rates], slow: float) -> list[Finding]:
         for rank, rates_of_rank in enumerate(rates):
             rate = rates_of_rank[operation]
             if rate < median * slow:
-                message = (
-                    f"{_named(operation)} runs at {rate:.4g} {_unit(operation)}, "
-                    f"the median of the ranks is {median:.4g}"
-                )
+                message = f"{_described(operation, rate)}; the median of the ranks is {median:.4g}"
                 findings.append(Finding("compute-straggler", message, (rank,)))
     return findings
 
@@ -103,25 +100,16 @@ def _medians(rates: Sequence[Rates]) -> Rates:
     return {name: statistics.median(rate[name] for rate in rates) for name in rates[0]}
 
 
-def _rounded(rates: Rates) -> Rates:
-    return {operation: round(value, 4) for operation, value in rates.items()}
-
-
-def _named(operation: str) -> str:
-    return operation.replace("_", " ")
-
-
-def _unit(operation: str) -> str:
-    return "TFLOP/s" if operation.startswith("matmul") else "GB/s"
+def _described(operation: str, rate: float) -> str:
+    unit = "TFLOP/s" if operation.startswith("matmul") else "GB/s"
+    return f"{operation.replace('_', ' ')} {rate:.4g} {unit}"
 
 
 def _gpu(context: RankContext) -> str:
     """The UUID of this rank's GPU; its rank if the driver does not say it; empty on CPUs."""
-    if not context.on_gpu:
+    if context.gpu is None:
         return ""
-    import torch
-
-    return libraries.gpu_uuid(torch.cuda.current_device()) or f"of rank {context.env.rank}"
+    return libraries.gpu_uuid(context.gpu) or f"of rank {context.env.rank}"
 
 
 def _wrong_elements(context: RankContext, kind: str) -> int:
@@ -156,7 +144,7 @@ def _measure(context: RankContext, kind: str) -> Rates:
     work["copy"] = (partial(torch.empty_like(source).copy_, source), 2 * size / 1e9)
     windows = WINDOWS[context.options.profile]
     return {
-        name: _calls_per_second(context, call, windows) * amount
+        name: round(_calls_per_second(context, call, windows) * amount, 4)
         for name, (call, amount) in work.items()
     }
 

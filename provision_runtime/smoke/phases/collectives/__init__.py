@@ -55,10 +55,6 @@ def run(context: RankContext) -> Outcome:
     data = {
         "ranks": scope.ranks,
         "rows": lines,
-        "refused": {
-            f"{plan.ALL_REDUCE} {dtype}": f"sums over {scope.ranks} ranks are not exact in {dtype}"
-            for dtype in plan.inexact_types(scope)
-        },
         "hardware": asdict(hardware),
         "slowest_wire": limit and asdict(limit),
         "transports": [{"rank": rank.rank, **rank.log.as_json()} for rank in ranks],

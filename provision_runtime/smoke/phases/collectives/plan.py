@@ -71,20 +71,9 @@ class Scope:
     most_bytes: float
 
 
-def inexact_types(scope: Scope) -> list[str]:
-    """Those in which sums over so many ranks are not exact: they are not measured."""
-    return [dtype for dtype in TYPES[scope.device] if not test_values.largest(dtype, scope.ranks)]
-
-
 def rows(scope: Scope) -> list[Row]:
     types = TYPES[scope.device][:1] if scope.profile == "quick" else TYPES[scope.device]
-    inexact = inexact_types(scope)
-    return [
-        _row(scope, dtype, size)
-        for dtype in types
-        if dtype not in inexact
-        for size in _sizes(scope, dtype)
-    ]
+    return [_row(scope, dtype, size) for dtype in types for size in _sizes(scope, dtype)]
 
 
 def fitted(rows: Sequence[Row], call_s: Sequence[float], budget_s: float) -> list[Row]:
