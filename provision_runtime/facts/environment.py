@@ -15,13 +15,11 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import libraries, limits, nccl, origins
 from .digests import read_marker
-
-if TYPE_CHECKING:
-    from .model import DeviceFacts, EnvironmentFacts, TorchFacts
+from .model import DeviceFacts, EnvironmentFacts, TorchFacts
 
 SCHEMA = 2
 # Only these variables are reported: they change which files are imported or loaded, or how.

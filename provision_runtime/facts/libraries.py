@@ -12,15 +12,12 @@ import ctypes
 import os
 import re
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Callable
+from typing import Callable
 
 from ..fs.files import read_text
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from .model import PciGpu
+from .model import PciGpu
 
 MAPS = Path("/proc/self/maps")
 DRIVER_VERSION = Path("proc/driver/nvidia/version")

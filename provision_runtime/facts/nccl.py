@@ -15,15 +15,12 @@ import os
 import pkgutil
 import pwd
 import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..fs.files import read_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from .model import NcclSetting
+from .model import NcclSetting
 
 PREFIXES = ("NCCL_", "TORCH_NCCL_")
 SYSTEM_FILE = Path("/etc/nccl.conf")

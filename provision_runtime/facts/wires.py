@@ -12,14 +12,12 @@ import shutil
 import subprocess
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from ..dataclass import frozen
 from ..fs.files import read_text
 from . import gpu_health, libraries
-
-if TYPE_CHECKING:
-    from .model import LinkFacts, PcieFacts, PortFacts, WireFacts
+from .model import LinkFacts, PcieFacts, PortFacts, WireFacts
 
 SMI_TIMEOUT_S = 10.0
 # A cell of `nvidia-smi topo -m` (NVIDIA/nccl#1617): a bonded set of NVLinks.

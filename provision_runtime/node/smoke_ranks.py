@@ -15,7 +15,6 @@ import socket
 import subprocess
 import tempfile
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from ..comm import addresses, processes

@@ -9,19 +9,16 @@ line that neither can judge, or with a message too small for both, gets a remark
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, TypedDict
+from typing import TypedDict
 
 from ..dataclass import frozen
 from ..report.codec import packaged_json
 from ..report.text import format_bytes
 from . import wire_limit
 from .outcome import Finding
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from .wire_limit import WireLimit
+from .wire_limit import WireLimit
 
 MIB, GIB = 1 << 20, 1 << 30
 UNITS = {"": 1, "KiB": 1 << 10, "MiB": MIB, "GiB": GIB}

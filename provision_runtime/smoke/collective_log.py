@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import zlib
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 from ..comm.rank_names import name_ranks
 from ..dataclass import frozen
 from ..report.text import format_count
 from .outcome import Finding, grouped
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 # How many of the latest calls a rank remembers.
 REMEMBERED = 256

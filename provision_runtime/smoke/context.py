@@ -4,25 +4,21 @@ connection to the other ranks."""
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from .. import fs
 from ..comm.processes import this_process
-from ..comm.store import StoreClient, StoreLost, never
+from ..comm.store import StoreAllGather, StoreClient, StoreLost, never
 from ..facts import oom
 from . import last_states
 from .collective_log import CallLog
 from .measurement import RankCores, ranks_per_core
+from .options import Options
 from .postmortem import Location, Position
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from ..comm.store import StoreAllGather
-    from .options import Options
-    from .rank_env import RankEnv
+from .rank_env import RankEnv
 
 # An exchange gives up only after the deadline: the watchdog comes first, since it knows where every
 # rank is.

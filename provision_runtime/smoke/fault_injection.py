@@ -9,10 +9,8 @@ import errno
 import os
 import signal
 import time
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from .context import RankContext
+from .context import RankContext
 
 # How long a fault waits for the other ranks to enter the phase in which it must be detected.
 ENTRY_LIMIT_S = 5.0

@@ -64,4 +64,3 @@ def judge(report: model.Report) -> str:
         return PASS
     ids = ", ".join(dict.fromkeys(finding.id for finding in findings)) or "the test did not finish"
     return f"{UNKNOWN} {ids}"
-

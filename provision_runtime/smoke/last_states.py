@@ -12,21 +12,17 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from .. import fs
 from ..comm import processes
-from ..comm.store import StoreLost
+from ..comm.store import StoreClient, StoreLost
 from ..report.codec import decode
 from .postmortem import STATE_FINDINGS, LastState, Location, PostmortemEvidence
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
-
-    from ..comm.store import StoreClient
-    from .rank_env import RankEnv
+from .rank_env import RankEnv
 
 # All ranks notice a deadline within a tick of one another; this is how long the reporting rank
 # waits for their last states.

@@ -9,21 +9,16 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..comm import processes
 from ..facts import oom
 from . import last_states, rank_env
-from .options import PHASES
+from .options import PHASES, Options
 from .postmortem import Location
 from .watchdog import PEER_LOST
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from .options import Options
 
 LOOPBACK = "127.0.0.1"
 # Rarely: polling takes time from a core that is being measured.

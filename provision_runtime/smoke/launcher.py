@@ -11,9 +11,9 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..checks import expectation
 from ..facts import environment as facts
@@ -22,13 +22,9 @@ from ..report import model, table
 from . import last_states, out_folder, postmortem, reporter
 from . import options as smoke_options
 from .launched_ranks import LaunchedRanks, describe_exit, log_path
+from .options import Options
 from .outcome import Finding, Outcome, merge_equal
 from .reporter import REPORT_NAME
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from .options import Options
 
 RANKS_WITHOUT_GPU = 2
 LOG_LINES = 20

@@ -7,11 +7,8 @@ NCCL's "Environment Variables" page.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+from collections.abc import Mapping
+from pathlib import Path
 
 # Until this release torch's own switches had no prefix.
 PREFIX_SINCE = (2, 2)

@@ -12,16 +12,12 @@ import contextlib
 import errno
 import os
 import socket
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from ..checks.interfaces import INTERFACE_VARIABLES, configured_interface
 from ..comm.addresses import address_of, host_address, interfaces, is_loopback
+from .context import RankContext
 from .outcome import Outcome, with_finding
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from .context import RankContext
 
 CONNECT_S = 3.0
 

@@ -9,20 +9,16 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from .. import fs
 from ..report import model, table
 from ..report.findings import PERFORMANCE_WARNINGS
+from .context import RankContext
 from .outcome import Finding, Outcome
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from .context import RankContext
 
 REPORT_NAME = "report.json"
 NOT_FINISHED = "not finished"

@@ -11,8 +11,9 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, List, NamedTuple, NoReturn
+from typing import List, NamedTuple, NoReturn
 
 from .. import fs
 from ..comm.store import PhaseAbandoned, RanksMissing, StoreLost
@@ -29,7 +30,7 @@ from . import (
 )
 from .collective_log import Call, compare
 from .context import RankContext
-from .options import UsageError
+from .options import Options, UsageError
 from .outcome import (
     Finding,
     Outcome,
@@ -40,12 +41,7 @@ from .outcome import (
     with_finding,
     with_rank,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from .options import Options
-    from .rank_env import RankEnv
+from .rank_env import RankEnv
 
 # Time for agreeing on a phase, even if the phase used up its deadline.
 AGREE_S = 2.0

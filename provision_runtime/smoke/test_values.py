@@ -9,11 +9,10 @@ however many ranks there are.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import torch
 
 SEED = 1

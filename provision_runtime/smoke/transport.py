@@ -7,18 +7,14 @@ without its RDMA plug-in through TCP, and everything still works. What each rank
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from ..checks.device_models import model_of
 from ..dataclass import frozen
+from ..facts.model import WireFacts
 from ..facts.nccl_log import NET, P2P, SHM, SOCKET, Transports
 from .outcome import Finding, merge_equal
 from .wire_limit import GPU_INTERFACES, SLINGSHOT_INTERFACE, switches_in_common
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ..facts.model import WireFacts
 
 INFINIBAND = "InfiniBand"
 EFA = "efa"

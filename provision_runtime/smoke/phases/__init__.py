@@ -3,10 +3,11 @@ all ranks' outcomes into one."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 from ...dataclass import frozen
-from ..outcome import combine
+from ..context import RankContext
+from ..outcome import Outcome, combine
 from . import (
     barrier,
     checkpoint,
@@ -17,12 +18,6 @@ from . import (
     filesystem,
     rendezvous,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from ..context import RankContext
-    from ..outcome import Outcome
 
 
 @frozen

@@ -4,16 +4,13 @@ waiting?"""
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import measurement
+from ..context import RankContext
 from ..outcome import Finding, Outcome, combine
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from ..context import RankContext
 
 WARM_UP = 5
 BARRIERS = {"quick": 50, "default": 200, "full": 1000}

@@ -10,19 +10,16 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Dict
+from typing import Any, Dict
 
 from ...facts import libraries
 from ...report.text import format_count
 from .. import measurement
+from ..context import RankContext
 from ..outcome import Finding, Outcome
 from . import exact_product
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from ..context import RankContext
 
 MIB = 1 << 20
 WINDOW_S = 0.12

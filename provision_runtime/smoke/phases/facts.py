@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...checks import expectation, surroundings
 from ...comm.rank_names import name_ranks
 from ...dataclass import frozen
 from ...facts import environment, limits
+from ..context import RankContext
 from ..fault_injection import OTHER_TORCH
+from ..options import Options
 from ..outcome import Finding, Outcome, combine, grouped, majority
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ..context import RankContext
-    from ..options import Options
 
 # The columns of this rank's row that the report repeats at the top of the phase's data.
 SUMMARY_KEYS = ("python", "torch", "cuda", "nccl", "lock_hash", "backend", "gpu")

@@ -13,13 +13,16 @@ import os
 import secrets
 import threading
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 from ... import fs
 from ...fs import mounts
 from .. import fault_injection
+from ..context import RankContext
 from ..outcome import Outcome
 from . import filesystem_findings
 from .filesystem_findings import (
@@ -31,12 +34,6 @@ from .filesystem_findings import (
     Space,
     largest_consistent_group,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from ..context import RankContext
 
 T = TypeVar("T")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Dict, Optional
 
@@ -12,8 +13,6 @@ from ...report.text import format_bytes
 from ..outcome import Finding, Outcome, grouped, merge_equal
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
-
     Observations = Sequence["FolderObservation"]
 
 # `free_bytes` and `free_inodes`; None where the file system does not count.

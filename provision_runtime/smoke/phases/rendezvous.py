@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...checks.releases import device_id_hangs, numbers
 from ...comm import listeners
@@ -19,14 +20,10 @@ from ...comm.addresses import interfaces
 from ...comm.store import StoreAllGather, StoreClient
 from ...report.text import format_count
 from .. import nccl_variables, network
+from ..context import RankContext
 from ..last_states import location_from_json
 from ..measurement import rank_cores
 from ..outcome import Finding, Outcome, combine, with_finding
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ..context import RankContext
 
 # Longer than any phase: our watchdog, which names the culprit, comes before the backend's own
 # time-out, which does not.

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ....checks import expectation
 from ....comm.addresses import interface_with
@@ -21,17 +22,12 @@ from ....facts import libraries, nccl_log, wires
 from ....fs.files import read_text
 from ....report.codec import decode
 from ... import bandwidth, network, transport
+from ...context import RankContext
 from ...outcome import Outcome, grouped
 from ...transport import RankTransports
 from ...wire_limit import HostWires, WireLimit, wire_limit
 from . import plan, results
-from .measure import measure
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ...context import RankContext
-    from .measure import Measured
+from .measure import Measured, measure
 
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 

@@ -13,20 +13,18 @@ tenth longer.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from ... import test_values
+from ...context import RankContext
 from .. import barrier
 from . import plan
+from .plan import Row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     import torch
-
-    from ...context import RankContext
-    from .plan import Row
 
 
 class Measured(TypedDict, total=False):

@@ -6,19 +6,15 @@
 from __future__ import annotations
 
 import statistics
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ....report.text import format_bytes, format_count
 from ... import measurement
+from ...bandwidth import Line
 from ...outcome import Finding
-from .plan import ALL_REDUCE
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from ...bandwidth import Line
-    from .measure import Measured
-    from .plan import Row
+from .measure import Measured
+from .plan import ALL_REDUCE, Row
 
 
 def table(rows: Sequence[Row], measured: Sequence[Sequence[Measured]]) -> list[Line]:
