@@ -17,7 +17,7 @@ ENTRY_LIMIT_S = 5.0
 PAUSE_S = 0.01
 # The system error of each folder fault.
 FOLDER_ERRORS = {"unwritable": errno.EROFS, "disk-full": errno.ENOSPC, "unmounted": errno.ESTALE}
-# Longer than filesystem_findings.SLOW_S.
+# Longer than filesystem.SLOW_S.
 FOLDER_DELAY_S = 5.2
 
 OTHER_TORCH = "0.0.0+other"

@@ -11,7 +11,6 @@ import errno
 import fcntl
 import os
 import secrets
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -21,19 +20,12 @@ from typing import Any, TypeVar
 
 from ... import fs
 from ...fs import mounts
+from ...report.text import format_bytes
 from .. import fault_injection
 from ..context import RankContext
 from ..outcome import Outcome
 from . import filesystem_findings
-from .filesystem_findings import (
-    LOCK_LIMIT_S,
-    LOCKED,
-    REFUSED,
-    TIMED_OUT,
-    FolderObservation,
-    Space,
-    largest_consistent_group,
-)
+from .filesystem_findings import LOCKED, REFUSED, FolderObservation, largest_consistent_group
 
 T = TypeVar("T")
 
@@ -50,9 +42,14 @@ RACE_PAUSE_S = 1.0
 VISIBLE_LIMIT_S = 30.0
 VISIBLE_LIMIT_QUICK_S = 10.0
 VISIBLE_POLL_S = 0.01
-# A busy machine may be slow once: a durable write is called slow only when every attempt is.
+# An operation on a small file that takes longer than this is reported as slow. A busy machine may
+# be slow once: a durable write is called slow only when every attempt is.
+SLOW_S = 5.0
 SLOW_ATTEMPTS = 2
 DURABLE_BYTES = 64 << 10
+# With less than this, a job's first checkpoint or its logs would fill the folder.
+LOW_BYTES = 1 << 30
+LOW_INODES = 1000
 
 LOCKS = {"flock": fcntl.flock, "fcntl": fcntl.lockf}
 LOCK_BUSY = (errno.EAGAIN, errno.EACCES)
@@ -72,7 +69,7 @@ def run(context: RankContext) -> Outcome:
         observation.sync_s = probe.attempt(
             "writing a file durably", lambda: _durable_write_s(probe)
         )
-        observation.space = probe.attempt("asking for the free space", lambda: _free_space(probe))
+        probe.attempt("asking for the free space", lambda: _warn_of_low_space(probe))
         probe.check_moved()
         documents = context.exchange("filesystem/observations", asdict(observation))
     finally:
@@ -125,6 +122,13 @@ class FolderProbe:
         except OSError:
             return True
 
+    def warn(self, finding_id: str, message: str) -> None:
+        self.observation.warnings.append((finding_id, f"{message} in {self.target}"))
+
+    def warn_if_slow(self, operation: str, seconds: float) -> None:
+        if seconds > SLOW_S:
+            self.warn("folder-slow", f"{operation} {seconds:.1f} s")
+
     def exchange(self, name: str, payload: Any = None) -> list[Any]:
         return self.context.exchange(f"filesystem/{name}", payload)
 
@@ -146,7 +150,7 @@ def _make_folders(probe: FolderProbe) -> None:
         probe.exchange(f"make {number}")
         path = probe.root / f"{number}" / "deep" / "deeper"
         if probe.attempt("making a folder", partial(make_after_race, path)):
-            probe.observation.races += 1
+            probe.warn("makedirs-unsafe", "makedirs failed while others made the same folders")
 
 
 def _locate(target: Path) -> dict[str, Any]:
@@ -185,6 +189,8 @@ def _await_files(probe: FolderProbe) -> list[int]:
     seconds = probe.attempt("reading files", lambda: _visible_s(probe, writers)) or {}
     probe.check_moved()
     probe.observation.visible_s = seconds
+    if seconds:
+        probe.warn_if_slow("a new file became visible after", max(seconds.values()))
     sharing_ranks = largest_consistent_group(probe.exchange("visible", seconds))
     probe.able = probe.able and probe.context.env.rank in sharing_ranks
     return sharing_ranks
@@ -236,15 +242,11 @@ def _try_locks(probe: FolderProbe, sharing_ranks: Sequence[int]) -> None:
     hosts = [location.host for _, location in sorted(probe.context.locations.items())]
     holder = sharing_ranks[0]
     elsewhere = [rank for rank in sharing_ranks if hosts[rank] != hosts[holder]]
-    files = contextlib.ExitStack()
-    for rank in (holder, (elsewhere or sharing_ranks[1:])[0]):
-        if probe.context.env.rank == rank and probe.able:
-            probe.observation.locks = {
-                kind: call_within(LOCK_LIMIT_S, partial(_lock, kind, probe.root, files))
-                for kind in LOCKS
-            }
-        probe.exchange(f"lock of rank {rank}")
-    call_within(LOCK_LIMIT_S, partial(_close, files))
+    with contextlib.ExitStack() as files:
+        for rank in (holder, (elsewhere or sharing_ranks[1:])[0]):
+            if probe.context.env.rank == rank and probe.able:
+                probe.observation.locks = {kind: _lock(kind, probe.root, files) for kind in LOCKS}
+            probe.exchange(f"lock of rank {rank}")
 
 
 def _lock(kind: str, root: Path, files: contextlib.ExitStack) -> str:
@@ -255,23 +257,6 @@ def _lock(kind: str, root: Path, files: contextlib.ExitStack) -> str:
         return LOCKED
     except OSError as error:
         return REFUSED if error.errno in LOCK_BUSY else str(error.strerror)
-
-
-def _close(files: contextlib.ExitStack) -> str:
-    files.close()
-    return ""
-
-
-def call_within(limit_s: float, action: Callable[[], str]) -> str:
-    """What the action returns, or TIMED_OUT; its thread is then left behind.
-
-    A lock on a file system without its lock service waits in the kernel.
-    """
-    results: list[str] = []
-    thread = threading.Thread(target=lambda: results.append(action()), name="lock", daemon=True)
-    thread.start()
-    thread.join(limit_s)
-    return results[0] if results else TIMED_OUT
 
 
 def _durable_write_s(probe: FolderProbe) -> float:
@@ -286,15 +271,17 @@ def _durable_write_s(probe: FolderProbe) -> float:
         fs.write_synced(path, bytes(DURABLE_BYTES))
         fs.fsync_directory(path.parent)
         seconds.append(time.monotonic() - started)
-        if seconds[-1] <= filesystem_findings.SLOW_S:
+        if seconds[-1] <= SLOW_S:
             break
+    probe.warn_if_slow("a durable write of 64 KiB took", min(seconds))
     return round(min(seconds), 4)
 
 
-def _free_space(probe: FolderProbe) -> Space:
-    """What a user without privileges may still use; None where the file system does not count."""
+def _warn_of_low_space(probe: FolderProbe) -> None:
+    """By what a user without privileges may still use. Some file systems do not count it."""
     status = os.statvfs(str(probe.root))
-    return {
-        "free_bytes": status.f_bavail * status.f_frsize if status.f_blocks else None,
-        "free_inodes": status.f_favail if status.f_files else None,
-    }
+    free_bytes = status.f_bavail * status.f_frsize
+    if status.f_blocks and free_bytes < LOW_BYTES:
+        probe.warn("space-low", f"only {format_bytes(free_bytes)} are left")
+    if status.f_files and status.f_favail < LOW_INODES:
+        probe.warn("space-low", f"only {status.f_favail} inodes are left")
