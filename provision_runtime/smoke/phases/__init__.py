@@ -33,7 +33,7 @@ class Phase:
 # imports the compiler, for a second per rank: minutes where many ranks share few cores.
 ALL = (
     Phase("facts", 240.0, facts.run, facts.merge),
-    Phase("rendezvous", 60.0, rendezvous.run, rendezvous.merge),
+    Phase("rendezvous", 60.0, rendezvous.run),
     Phase("barrier", 60.0, barrier.run, barrier.merge),
     Phase("collectives", 300.0, collectives.run),
     Phase("compute", 90.0, compute.run),
