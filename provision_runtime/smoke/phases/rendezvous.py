@@ -18,12 +18,13 @@ from ...checks.releases import device_id_hangs, numbers
 from ...comm import listeners
 from ...comm.addresses import interfaces
 from ...comm.store import StoreAllGather, StoreClient
+from ...report.codec import decode
 from ...report.text import format_count
 from .. import nccl_variables, network
 from ..context import RankContext
-from ..last_states import location_from_json
 from ..measurement import rank_cores
 from ..outcome import Finding, Outcome, with_finding
+from ..postmortem import Location
 
 # Longer than any phase: our watchdog, which names the culprit, comes before the backend's own
 # time-out, which does not.
@@ -61,7 +62,7 @@ def run(context: RankContext) -> Outcome:
         "hello", [asdict(context.location), context.unusable, rank_cores(context.env.host)]
     )
     for rank, (location, _, cores) in enumerate(greetings):
-        context.locations[rank] = location_from_json(location)
+        context.locations[rank] = decode(Location, location, "location")
         context.cores.append(cores)
     context.hosts = list(dict.fromkeys(where.host for where in context.locations.values()))
     clock = _clocks(context)
