@@ -240,4 +240,3 @@ class _NodesRun:
             for name, text in result.logs.items():
                 (folder / name).write_text(text)
         return {group: result.isolation_verdict for group, result in results.items()}
-
