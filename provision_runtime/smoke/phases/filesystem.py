@@ -155,10 +155,8 @@ def _make_folders(probe: FolderProbe) -> None:
 
 def _locate(target: Path) -> dict[str, Any]:
     """Opens the folder first: stat does not mount what is mounted on demand (autofs), open does."""
-    try:
+    with contextlib.suppress(FileNotFoundError):
         os.scandir(str(target)).close()
-    except FileNotFoundError:
-        pass
     return mounts.locate(target).as_json()
 
 
@@ -184,7 +182,13 @@ def _await_files(probe: FolderProbe) -> list[int]:
     # A client may cache "no such file": so every rank looks for the files before they exist.
     probe.attempt("looking", lambda: [_is_complete(probe, rank) for rank in ranks])
     probe.exchange("before writing")
-    probe.attempt("writing a file", lambda: _write_rank_file(probe))
+    probe.attempt(
+        "writing a file", lambda: fault_injection.raise_folder_error(probe.context, "disk-full")
+    )
+    rank = probe.context.env.rank
+    probe.attempt(
+        "writing a file", lambda: fs.write_synced(_rank_file(probe, rank), _rank_content(rank))
+    )
     writers = [rank for rank, able in enumerate(probe.exchange("written", probe.able)) if able]
     seconds = probe.attempt("reading files", lambda: _visible_s(probe, writers)) or {}
     probe.check_moved()
@@ -194,12 +198,6 @@ def _await_files(probe: FolderProbe) -> list[int]:
     sharing_ranks = largest_consistent_group(probe.exchange("visible", seconds))
     probe.able = probe.able and probe.context.env.rank in sharing_ranks
     return sharing_ranks
-
-
-def _write_rank_file(probe: FolderProbe) -> None:
-    fault_injection.raise_folder_error(probe.context, "disk-full")
-    rank = probe.context.env.rank
-    fs.write_synced(_rank_file(probe, rank), _rank_content(rank))
 
 
 def _visible_s(probe: FolderProbe, writers: Sequence[int]) -> dict[str, float]:
@@ -245,18 +243,17 @@ def _try_locks(probe: FolderProbe, sharing_ranks: Sequence[int]) -> None:
     with contextlib.ExitStack() as files:
         for rank in (holder, (elsewhere or sharing_ranks[1:])[0]):
             if probe.context.env.rank == rank and probe.able:
-                probe.observation.locks = {kind: _lock(kind, probe.root, files) for kind in LOCKS}
+                probe.observation.locks = {}
+                for kind, lock in LOCKS.items():
+                    result = LOCKED
+                    try:
+                        # It holds the lock while it is open.
+                        file = files.enter_context((probe.root / f"lock.{kind}").open("ab+"))
+                        lock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    except OSError as error:
+                        result = REFUSED if error.errno in LOCK_BUSY else str(error.strerror)
+                    probe.observation.locks[kind] = result
             probe.exchange(f"lock of rank {rank}")
-
-
-def _lock(kind: str, root: Path, files: contextlib.ExitStack) -> str:
-    """files: gets the file, which holds the lock while it is open."""
-    try:
-        file = files.enter_context((root / f"lock.{kind}").open("ab+"))
-        LOCKS[kind](file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return LOCKED
-    except OSError as error:
-        return REFUSED if error.errno in LOCK_BUSY else str(error.strerror)
 
 
 def _durable_write_s(probe: FolderProbe) -> float:
