@@ -7,10 +7,10 @@ wrote.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field, replace
 from pathlib import PurePosixPath
-from typing import Any, cast
+from typing import cast
 
 from provision.cluster import actions
 from provision.cluster.actions import Action, ResultT
@@ -250,44 +250,43 @@ def _findings(
 ) -> list[GroupFinding]:
     """The findings of the report; then those of ranks that ended without reaching the one that
     reports; or else the crashes that no rank reported."""
-    # Phase, verdict, and the finding with its ranks.
-    found: list[tuple[str, str, Mapping[str, Any]]] = []
+    findings: list[GroupFinding] = []
+
+    def add(
+        phase: str, verdict: str, id: str, ranks: Iterable[int], message: str, advice: str
+    ) -> None:
+        finding = GroupFinding(
+            id=id,
+            verdict=verdict,
+            phase=phase,
+            nodes=tuple(
+                dict.fromkeys(node_of_rank[rank] for rank in ranks if rank in node_of_rank)
+            ),
+            message=message_line(message),
+            advice=message_line(advice),
+        )
+        findings.append(finding)
+
     for phase in report.phases if report else ():
-        found += [(phase.name, item.verdict, asdict(item)) for item in phase.findings]
-    reported = {item["id"] for _, _, item in found}
+        for item in phase.findings:
+            add(phase.name, item.verdict, item.id, item.ranks, item.message, item.advice)
+    reported = {finding.id for finding in findings}
+    ignored = reported.union(CONSEQUENCES if reported else ())
     for result in results.values():
         for state in filter(None, result["states"].values()):
-            for item in state["outcome"]["findings"]:
-                is_consequence = reported and item["id"] in CONSEQUENCES
-                if item["id"] not in reported and not is_consequence:
-                    item = {**item, "ranks": item["ranks"] or [state["rank"]]}
-                    found.append((state["position"]["phase"], model.FAIL, item))
-    if not any(verdict == model.FAIL for _, verdict, _ in found):
-        found += [("facts", model.FAIL, crash) for crash in _crashes(results)]
-    return [
-        GroupFinding(
-            id=item["id"],
-            verdict=verdict,
-            phase=phase_name,
-            nodes=tuple(
-                dict.fromkeys(node_of_rank[rank] for rank in item["ranks"] if rank in node_of_rank)
-            ),
-            message=message_line(item["message"]),
-            advice=message_line(item["advice"]),
-        )
-        for phase_name, verdict, item in found
-    ]
-
-
-def _crashes(results: Results) -> Iterator[Mapping[str, Any]]:
-    """Ranks that a signal ended before they could report anything, unless we sent it."""
-    for result in results.values():
-        signals = {rank: -status for rank, status in result["statuses"].items() if status < 0}
-        if signals and not result["ended_because"]:
-            rank, number = next(iter(signals.items()))
-            yield {
-                "id": "rank-died",
-                "ranks": [int(rank)],
-                "message": f"the process of rank {rank} was ended by signal {number}",
-                "advice": "See its log; after signal 9, look for the OOM killer in dmesg.",
-            }
+            phase_name, rank = state["position"]["phase"], state["rank"]
+            for left in state["outcome"]["findings"]:
+                if left["id"] not in ignored:
+                    about = left["ranks"] or [rank]
+                    add(phase_name, model.FAIL, left["id"], about, left["message"], left["advice"])
+    if not any(finding.verdict == model.FAIL for finding in findings):
+        # Ranks that a signal ended before they could report anything, unless we sent it.
+        for result in results.values():
+            signals = {rank: -status for rank, status in result["statuses"].items() if status < 0}
+            if result["ended_because"]:
+                continue
+            for name, number in list(signals.items())[:1]:
+                message = f"the process of rank {name} was ended by signal {number}"
+                advice = "See its log; after signal 9, look for the OOM killer in dmesg."
+                add("facts", model.FAIL, "rank-died", [int(name)], message, advice)
+    return findings

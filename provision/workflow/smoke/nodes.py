@@ -63,7 +63,11 @@ def smoke_nodes(context: Context, request: BuildRequest, nodes: NodesRequest) ->
     test = plan.smoke_request
     without_folder = _phases_without_folder(test)
     test = replace(test, skip=(*test.skip, *without_folder))
-    _check(nodes)
+    if any(node.engine == "kubernetes" for node in nodes.selection.nodes):
+        raise InvalidSpec(
+            "Kubernetes nodes run only pods, so the smoke test is a job there.",
+            advice="Start it with `provision launch`: docs/smoke-nodes.md has the command.",
+        )
     smoke_runner.check(test)
     usable, left_out = _usable_nodes(nodes)
     out = (test.out or context.folders.smoke(plan.name)).absolute() / FOLDER
@@ -136,15 +140,6 @@ def _phases_without_folder(request: SmokeRequest) -> tuple[str, ...]:
                 advice="Name it with --set folder=DIR.",
             )
     return ()
-
-
-def _check(nodes: NodesRequest) -> None:
-    engines = {node.engine for node in nodes.selection.nodes}
-    if "kubernetes" in engines:
-        raise InvalidSpec(
-            "Kubernetes nodes run only pods, so the smoke test is a job there.",
-            advice="Start it with `provision launch`: docs/smoke-nodes.md has the command.",
-        )
 
 
 def _usable_nodes(request: NodesRequest) -> tuple[list[Node], list[Node]]:
