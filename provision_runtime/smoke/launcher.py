@@ -18,6 +18,7 @@ from pathlib import Path
 from ..checks import expectation
 from ..facts import environment as facts
 from ..facts import libraries
+from ..fs.files import read_text
 from ..report import model, table
 from . import last_states, out_folder, postmortem, reporter
 from . import options as smoke_options
@@ -74,9 +75,11 @@ def _prepare(out: Path) -> None:
 def _conclude(options: Options, launched: LaunchedRanks, reason: str) -> int:
     for path in options.out.glob("rank*.location.json"):
         path.unlink()
-    # The report of a run in which no rank got as far as writing one.
-    report = _read(options.out / REPORT_NAME) or (
-        model.Report(
+    try:
+        report = model.loads((options.out / REPORT_NAME).read_text())
+    except (OSError, model.ReportUnreadable):
+        # No rank got as far as writing one.
+        report = model.Report(
             started_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(launched.started)),
             duration_s=round(time.time() - launched.started, 3),
             backend="unknown",
@@ -88,7 +91,6 @@ def _conclude(options: Options, launched: LaunchedRanks, reason: str) -> int:
             skipped=list(options.skipped),
             phases=reporter.with_pending([], options.planned),
         )
-    )
     failures = {rank: describe_exit(code) for rank, code in launched.codes.items() if code != 0}
     pending = reporter.first_pending(report)
     succeeded = model.succeeded(report.verdict)
@@ -103,7 +105,10 @@ def _conclude(options: Options, launched: LaunchedRanks, reason: str) -> int:
         # Reports instead of rank 0, which could not.
         phase_name = pending or "teardown"
         findings = _failure_findings(options.out, launched, phase_name, reason)
-        logs = {str(rank): _tail(log_path(options.out, rank)) for rank in launched.children}
+        logs = {}
+        for rank in launched.children:
+            lines = read_text(log_path(options.out, rank)).splitlines()
+            logs[str(rank)] = lines[-LOG_LINES:]
         outcome = Outcome(findings=findings, data={"logs": logs})
         duration_s = time.time() - launched.started
         # Rank 0 wrote the report when the last finished phase ended.
@@ -143,17 +148,3 @@ def _failure_findings(
         return (Finding("rank-stuck", "it did not end after the last phase", tuple(stuck)),)
     finding_id = "interrupted" if reason.startswith("ended by") else "rank-died"
     return (Finding(finding_id, reason or "the ranks ended without a report"),)
-
-
-def _read(path: Path) -> model.Report | None:
-    try:
-        return model.loads(path.read_text())
-    except (OSError, model.ReportUnreadable):
-        return None
-
-
-def _tail(path: Path) -> list[str]:
-    try:
-        return path.read_text(errors="replace").splitlines()[-LOG_LINES:]
-    except OSError:
-        return []

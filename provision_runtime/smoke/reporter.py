@@ -93,10 +93,16 @@ class Reporter:
         self._finished.append(phase)
         self._last_phase_ended = time.monotonic()
         self.write()
-        if self._context.env.rank == 0:
+        context = self._context
+        # A rank prints what no other one reports. Without a store every rank prints its view; after
+        # the store was lost, one rank of each host does. Our launcher, which knows more, does so
+        # itself.
+        is_lost = any(finding.id == "store-lost" for finding in phase.findings)
+        is_lost = is_lost and context.is_first_of_host and not context.env.launched
+        if context.env.rank == 0:
             self._print(phase)
-        elif self._is_cut_off(phase) and phase.verdict == model.FAIL:
-            self._print(phase, f"rank {self._context.env.rank}: ")
+        elif phase.verdict == model.FAIL and (context.all_gather is None or is_lost):
+            self._print(phase, f"rank {context.env.rank}: ")
 
     def write(self) -> None:
         if self._context.env.rank == 0:
@@ -142,16 +148,6 @@ class Reporter:
             facts=context.facts,
             phases=with_pending(self._finished, context.options.planned),
         )
-
-    def _is_cut_off(self, phase: model.ReportedPhase) -> bool:
-        """Whether no other rank reports what this one sees. Without a store every rank prints its
-        view; after the store was lost, one rank of each host does. Our launcher, which knows more,
-        does so itself."""
-        context = self._context
-        if context.all_gather is None:
-            return True
-        is_lost = any(finding.id == "store-lost" for finding in phase.findings)
-        return is_lost and context.is_first_of_host and not context.env.launched
 
     def _print(self, phase: model.ReportedPhase, prefix: str = "") -> None:
         lines = table.phase_lines(phase, table.terminal_width(self._output))
