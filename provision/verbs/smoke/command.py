@@ -14,8 +14,6 @@ from provision.cli.verb import context_of, verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
-    from provision.workflow.context import Context
-    from provision.workflow.plan import BuildRequest
     from provision.workflow.smoke.nodes import NodesRequest
 
 # The name is that of SmokeRequest's field.
@@ -102,7 +100,15 @@ def smoke(
     context = context_of(console, envs, options)
     request = build_request(name, options, prefix=prefix)
     if nodes is not None:
-        return _smoke_nodes(console, context, request, nodes)
+        from provision.cli.console import output_width
+        from provision.verbs.smoke.output import smoke_nodes_lines
+        from provision.workflow.smoke.nodes import smoke_nodes
+        from provision.workflow.smoke.nodes_report import document
+        from provision_runtime.report.model import succeeded
+
+        result = smoke_nodes(context, request, nodes)
+        console.result("smoke-nodes", document(result), smoke_nodes_lines(result, output_width()))
+        return 0 if succeeded(result.verdict) else 1
     results = workflow.smoke(context, request, with_image=image)
     lines = []
     for result in results:
@@ -131,18 +137,3 @@ def _nodes_request(
         raise InvalidSpec("--image cannot be combined with --on.", advice="Leave it out.")
     selected = {name: stated.pop(name, None) for name in ("on", "inventory")}
     return NodesRequest(selection=selection_of(envs, selected), **stated)
-
-
-def _smoke_nodes(
-    console: Console, context: Context, request: BuildRequest, nodes: NodesRequest
-) -> int:
-    from provision.cli.console import output_width
-    from provision.verbs.smoke.output import smoke_nodes_lines
-    from provision.workflow.smoke.nodes import smoke_nodes
-    from provision.workflow.smoke.nodes_report import document
-    from provision_runtime.report.model import succeeded
-
-    result = smoke_nodes(context, request, nodes)
-    lines = smoke_nodes_lines(result, output_width())
-    console.result("smoke-nodes", document(result), lines)
-    return 0 if succeeded(result.verdict) else 1

@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Tuple, TypedDict
 
 from ... import test_values
 from ...context import RankContext
@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     import torch
 
 
+# Two arrays of the largest size that the rows need; every size uses their beginnings. A call never
+# changes the first, this rank's inputs, so they can still be checked when a result is wrong.
+Buffers = Tuple["torch.Tensor", "torch.Tensor"]
+
+
 class Measured(TypedDict, total=False):
     """What a rank measured in one row: the microseconds of its calls; and of its inputs and results how
     many elements are wrong, and the first (index, value, expected value)."""
@@ -36,31 +41,20 @@ class Measured(TypedDict, total=False):
     results: tuple[int, tuple[int, float, int] | None]
 
 
-class Buffers:
-    """Two arrays of the largest size that these rows need; every size uses their beginnings. The call
-    never changes `inputs`, which is what this rank contributes, so they can still be checked when a
-    result is wrong."""
-
-    def __init__(self, rows: Sequence[Row], device: str) -> None:
-        import torch
-
-        elements = max(row.count for row in rows)
-        self.inputs = torch.empty(elements, dtype=getattr(torch, rows[0].dtype), device=device)
-        self.work = torch.empty_like(self.inputs)
-
-    def of(self, row: Row) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.inputs[: row.count], self.work[: row.count]
-
-
 def measure(context: RankContext, rows: Sequence[Row]) -> tuple[list[Row], list[Measured]]:
     """The rows with the repetitions that they had, the same on all ranks; and what this rank
     measured in each."""
+    import torch
+
     measured_rows: list[Row] = []
     measured: list[Measured] = []
     pending_bytes = all_bytes = sum(row.bytes for row in rows)
     for dtype in dict.fromkeys(row.dtype for row in rows):
         planned = [row for row in rows if row.dtype == dtype]
-        buffers = Buffers(planned, context.device)
+        inputs = torch.empty(
+            max(row.count for row in planned), dtype=getattr(torch, dtype), device=context.device
+        )
+        buffers = (inputs, torch.empty_like(inputs))
         checks = [_check(context, row, buffers, row is rows[0]) for row in planned]
         # The repetitions for which there is time. All ranks work it out from the same figures,
         # with these rows' share of all bytes that are still to be measured.
@@ -97,7 +91,7 @@ def _check(
     # The sum of more would not be exact in this type.
     summed = keys[: test_values.EXACT[row.dtype]]
     largest = row.largest if this_rank < len(summed) else 0
-    inputs, work = buffers.of(row)
+    inputs, work = (buffer[: row.count] for buffer in buffers)
     test_values.fill(inputs, keys[this_rank], largest)
     if context.options.fault("wrong-value", this_rank):
         inputs[inputs.numel() // 2] += 1
@@ -122,7 +116,7 @@ def times_usec(context: RankContext, row: Row, buffers: Buffers, repeats: int) -
     begins with the inputs, not with an earlier result."""
     from torch import distributed
 
-    inputs, work = buffers.of(row)
+    inputs, work = (buffer[: row.count] for buffer in buffers)
     detail = f"{row.count} x {row.dtype}, {repeats} times after a barrier"
     context.begin_collective(plan.ALL_REDUCE, detail)
     wait = barrier.backend_barrier(context)

@@ -73,7 +73,19 @@ class Scope:
 
 def rows(scope: Scope) -> list[Row]:
     types = TYPES[scope.device][:1] if scope.profile == "quick" else TYPES[scope.device]
-    return [_row(scope, dtype, size) for dtype in types for size in _sizes(scope, dtype)]
+    warm_up, at_latency, at_bandwidth = REPEATS[scope.profile]
+    return [
+        Row(
+            dtype,
+            bytes=size,
+            count=size // ITEM_BYTES[dtype],
+            warm_up=warm_up,
+            iterations=at_latency if size <= LATENCY_BYTES else at_bandwidth,
+            largest=test_values.largest(dtype, scope.ranks),
+        )
+        for dtype in types
+        for size in _sizes(scope, dtype)
+    ]
 
 
 def fitted(rows: Sequence[Row], call_s: Sequence[float], budget_s: float) -> list[Row]:
@@ -105,15 +117,3 @@ def _sizes(scope: Scope, dtype: str) -> list[int]:
     # A type that is not measured at all would look correct: then at the largest size that fits.
     smaller = [size for size in profile_sizes if size <= scope.most_bytes]
     return fitting or smaller[-1:] or profile_sizes[:1]
-
-
-def _row(scope: Scope, dtype: str, size: int) -> Row:
-    warm_up, at_latency, at_bandwidth = REPEATS[scope.profile]
-    return Row(
-        dtype,
-        bytes=size,
-        count=size // ITEM_BYTES[dtype],
-        warm_up=warm_up,
-        iterations=at_latency if size <= LATENCY_BYTES else at_bandwidth,
-        largest=test_values.largest(dtype, scope.ranks),
-    )
