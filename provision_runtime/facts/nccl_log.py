@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
-from typing import Any, Callable, Dict, List, Optional
+from dataclasses import dataclass, field
+from typing import Callable, Dict, List, Optional
 
 P2P, SHM, NET = "P2P", "SHM", "NET"
 SOCKET = "Socket"
@@ -75,11 +75,6 @@ class Transports:
     algorithms: Dict[str, str] = field(default_factory=dict)
     peers: Dict[int, str] = field(default_factory=dict)
     plugins: List[str] = field(default_factory=list)
-
-    def as_json(self) -> dict[str, Any]:
-        # JSON has no numbers as keys.
-        peers = {str(rank): transport for rank, transport in sorted(self.peers.items())}
-        return {**asdict(self), "peers": peers}
 
 
 def parse(lines: Iterable[str], rank: int) -> Transports:

@@ -77,12 +77,10 @@ def parse_topology(text: str) -> dict[int, dict[int, int]]:
 
 
 def pcie_gb_s(generation: int, lanes: int) -> float:
-    """What a link of this generation and width carries in one direction."""
     return PCIE_LANE_GB_S[generation] * lanes
 
 
 def pcie_links(root: Path = Path("/")) -> list[PcieFacts]:
-    """The links of this host's NVIDIA GPUs, by address."""
     devices = root / "sys/bus/pci/devices"
     links = [pcie_link(devices / gpu["address"]) for gpu in libraries.pci_gpus(root)]
     return [link for link in links if link is not None]

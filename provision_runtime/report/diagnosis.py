@@ -20,9 +20,7 @@ NOUNS = {model.FAIL: "fault", model.WARN: "warning", model.UNKNOWN: "unknown res
 
 
 class Evidence(TypedDict):
-    """What was read. source: a file, a command or a variable."""
-
-    source: str
+    source: str  # a file, a command or a variable
     value: str
 
 
@@ -40,10 +38,8 @@ class ObservedFinding(TypedDict):
 
 
 class ProbeRun(TypedDict):
-    """state: done, late or failed."""
-
     name: str
-    state: str
+    state: str  # done, late or failed
     duration_s: float
 
 

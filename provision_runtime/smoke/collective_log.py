@@ -22,10 +22,8 @@ REMEMBERED = 256
 
 @frozen
 class Call:
-    """One collective: its number from 1 on, and its name with shape and type."""
-
-    number: int
-    operation: str
+    number: int  # from 1 on
+    operation: str  # with shape and type
 
 
 class CallLog:

@@ -65,7 +65,6 @@ class RankContext:
 
     @property
     def nccl_log(self) -> Path:
-        """Where NCCL writes its own log."""
         return self.options.out / f"nccl{self.env.rank}.log"
 
     @property
@@ -104,7 +103,6 @@ class RankContext:
 
     @property
     def last_locations(self) -> dict[int, Location]:
-        """All ranks as of the last agreement, which was at the end of the previous phase."""
         return {rank: replace(where, phase=self.phase) for rank, where in self.locations.items()}
 
     def synchronize(self) -> None:

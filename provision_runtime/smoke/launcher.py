@@ -51,7 +51,6 @@ def launch(options: Options, arguments: Sequence[str]) -> int:
 
 
 def default_ranks(backend: str) -> int:
-    """One per visible GPU, unless the backend is Gloo."""
     return (backend != "gloo" and libraries.visible_gpus(os.environ)) or RANKS_WITHOUT_GPU
 
 

@@ -72,7 +72,6 @@ def describe_cpu_share(ranks: Sequence[RankCores]) -> str:
 
 
 def _cores(ranks: Sequence[RankCores]) -> float:
-    """Cores that the ranks of one host may use together."""
     cores: set[int] = set().union(*(entry["cpus"] for entry in ranks))
     quotas = [entry["quota"] for entry in ranks if entry["quota"]]
     return min([float(len(cores)), *quotas])

@@ -96,7 +96,6 @@ def parse(arguments: Sequence[str]) -> Options:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of options.json, by the arguments of argparse."""
     types = {
         "path": _absolute,
         "count": _positive,

@@ -81,8 +81,6 @@ class LastState:
 
 @dataclass
 class PostmortemEvidence:
-    """What the reporting rank has collected when the run must end."""
-
     # What each rank wrote before it ended.
     last_states: dict[int, LastState] = field(default_factory=dict)
     # By rank, as it last published it.
@@ -158,7 +156,6 @@ def root_causes(
 
 
 def _absence_findings(ranks: Sequence[int], evidence: PostmortemEvidence) -> list[Finding]:
-    """Findings about ranks that report nothing themselves."""
     findings = []
     for rank in ranks:
         if rank not in evidence.locations:

@@ -88,7 +88,6 @@ class Reporter:
         self._last_phase_ended = self._started
 
     def record(self, name: str, outcome: Outcome, duration_s: float) -> None:
-        """Adds a finished phase to the report."""
         phase = report_phase(name, outcome, duration_s, self._context.options.strict)
         self._finished.append(phase)
         self._last_phase_ended = time.monotonic()
@@ -134,7 +133,6 @@ class Reporter:
 
     @property
     def current(self) -> model.Report:
-        """The report of the run until now."""
         context = self._context
         return model.Report(
             started_at=self._started_at.strftime("%Y-%m-%dT%H:%M:%SZ"),

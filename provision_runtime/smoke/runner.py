@@ -36,7 +36,6 @@ from .outcome import (
     Outcome,
     combine,
     describe_error,
-    from_json,
     merge_equal,
     with_finding,
     with_rank,
@@ -185,16 +184,19 @@ class RankRunner:
             return replace(outcome_here, findings=merge_equal(findings)), duration_s
         if self._watchdog.remaining_s() < AGREE_S:
             self._watchdog.expect(f"agreeing on {phase.name}", AGREE_S)
-        payload = [outcome_here.as_json(), duration_s, self._context.calls.summary]
+        payload = [asdict(outcome_here), duration_s, self._context.calls.summary]
         try:
             replies = self._context.agree(
                 phase.name, payload, lambda reply: bool(reply[0]["broken"])
             )
-            outcomes = [from_json(outcome) for outcome, _, _ in replies]
+            outcomes = [decode(Outcome, outcome, "outcome") for outcome, _, _ in replies]
             summaries = [summary for _, _, summary in replies]
             differing = self._differing_calls(phase.name, outcomes, summaries)
         except RanksMissing as missing:
-            collected = {rank: from_json(reply[0]) for rank, reply in missing.payloads.items()}
+            collected = {
+                rank: decode(Outcome, reply[0], "outcome")
+                for rank, reply in missing.payloads.items()
+            }
             return self._outcome_with_missing_ranks(missing.ranks, collected), duration_s
         except StoreLost as store_error:
             # Ranks that wait for rank 0's process lose the store with it.
@@ -239,7 +241,6 @@ class RankRunner:
     def _outcome_with_missing_ranks(
         self, missing: Sequence[int], outcomes: Mapping[int, Outcome]
     ) -> Outcome:
-        """The outcome of a phase that some ranks did not report."""
         reported = []
         for rank, outcome in outcomes.items():
             reported += [with_rank(finding, rank) for finding in outcome.findings]
@@ -248,7 +249,6 @@ class RankRunner:
         return Outcome(findings=findings, data=data, broken=True)
 
     def _evidence_of(self, ranks: Sequence[int]) -> postmortem.PostmortemEvidence:
-        """What is known of ranks that do not respond."""
         context = self._context
         locations = last_states.read_locations(
             context.client, context.options.out, context.env, context.last_locations

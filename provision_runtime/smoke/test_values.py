@@ -33,7 +33,6 @@ def largest(dtype: str, ranks: int) -> int:
 
 
 def key(round_name: str, rank: int) -> int:
-    """The seed of one rank's values in one round."""
     digest = hashlib.sha256(f"{SEED}/{round_name}/{rank}".encode()).digest()
     return int.from_bytes(digest[:4], "big")
 

@@ -33,7 +33,6 @@ FEWEST_RAILS = 3
 
 
 def reference() -> Any:
-    """The contents of wire_reference.json."""
     return packaged_json(__package__, "wire_reference.json")
 
 

@@ -106,9 +106,9 @@ def smoke(
         from provision.workflow.smoke.nodes_report import document
         from provision_runtime.report.model import succeeded
 
-        result = smoke_nodes(context, request, nodes)
-        console.result("smoke-nodes", document(result), smoke_nodes_lines(result, output_width()))
-        return 0 if succeeded(result.verdict) else 1
+        tested = smoke_nodes(context, request, nodes)
+        console.result("smoke-nodes", document(tested), smoke_nodes_lines(tested, output_width()))
+        return 0 if succeeded(tested.verdict) else 1
     results = workflow.smoke(context, request, with_image=image)
     lines = []
     for result in results:

@@ -50,8 +50,6 @@ class PreparedNode:
 
 @frozen
 class GroupFinding:
-    """A finding of a test, with the names of the nodes that it is about."""
-
     id: str
     verdict: str
     phase: str
@@ -88,7 +86,6 @@ def prepare(
     environments: Sequence[PurePosixPath],
     action: Action[ResultT],
 ) -> list[NodeReply[ResultT]]:
-    """Find an environment on nodes, in one of these folders."""
     arguments = {"environments": list(map(str, environments)), "rules": defaults.rules}
     return run_action(
         nodes, action, arguments, stage="prepare", timeout_s=PREPARE_S, defaults=defaults

@@ -58,7 +58,6 @@ class NodesRequest:
 
 
 def smoke_nodes(context: Context, request: BuildRequest, nodes: NodesRequest) -> NodesResult:
-    """Test an environment on nodes."""
     plan = make_plan(context, request)
     test = plan.smoke_request
     without_folder = _phases_without_folder(test)

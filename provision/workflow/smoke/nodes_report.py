@@ -25,8 +25,6 @@ NodeState = Literal["passed", "named", "tested", "bad", "suspect", "untested", "
 
 @frozen
 class Round:
-    """One round of a search: groups that were tested at once, and their results."""
-
     purpose: str
     results: Mapping[Group, GroupResult]
 

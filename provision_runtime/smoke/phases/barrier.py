@@ -85,7 +85,6 @@ def slow_ranks(times_by_rank: Sequence[Sequence[float]]) -> tuple[Finding, ...]:
 
 
 def call(context: RankContext) -> None:
-    """One barrier of the backend, logged."""
     context.begin_collective("barrier")
     backend_barrier(context)()
 

@@ -147,7 +147,6 @@ def _measure(context: RankContext, kind: str) -> Rates:
 
 
 def _calls_per_second(context: RankContext, work: Callable[[], Any], windows: int) -> float:
-    """In the best window."""
     clock = time.perf_counter if context.on_gpu else time.process_time
     work()
     best = 0.0

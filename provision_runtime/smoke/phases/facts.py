@@ -119,7 +119,6 @@ def _choose_backend(context: RankContext) -> None:
 
 
 def _backend_problems(context: RankContext) -> list[str]:
-    """Why the chosen backend and device cannot work here."""
     torch = context.facts["torch"]
     problems = []
     if not torch["distributed"]:
@@ -195,7 +194,6 @@ def _summary(data: dict[str, Any]) -> str:
 
 
 def differences_between_ranks(ranks: Sequence[RankFacts]) -> list[Finding]:
-    """Findings from comparing the ranks, which are in order."""
     findings = []
     for name in COMPARED:
         findings += _differing_values("environment-drift", name, ranks)

@@ -69,7 +69,7 @@ def run(context: RankContext) -> Outcome:
         "rows": lines,
         "hardware": asdict(hardware),
         "slowest_wire": limit and asdict(limit),
-        "transports": [{"rank": rank.rank, **rank.log.as_json()} for rank in over_nccl],
+        "transports": [{"rank": rank.rank, **asdict(rank.log)} for rank in over_nccl],
     }
     return Outcome(results.summary(lines), tuple(findings), data)
 
@@ -99,7 +99,7 @@ def _transports(context: RankContext) -> dict[str, Any]:
         "uuid": libraries.gpu_uuid(index) or "",
         "device": properties.name,
         "major": properties.major,
-        "log": log.as_json(),
+        "log": asdict(log),
         "wires": wires.collect() if context.is_first_of_host else None,
         "may_use_nvls": bandwidth.may_use_nvls(os.environ, version),
         "address": libraries.gpu_pci_address(index) or "",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ def rank(
     device: str = H100,
     **log: Any,
 ) -> transport.RankTransports:
-    sent = nccl_log.Transports(peers=peers, **log).as_json()
+    sent = json.loads(json.dumps(asdict(nccl_log.Transports(peers=peers, **log))))
     log_of_rank = decode(nccl_log.Transports, json.loads(json.dumps(sent)), "log")
     uuid = f"GPU-{number if gpu is None else gpu}"
     return transport.RankTransports(
