@@ -108,14 +108,18 @@ class LaunchedRanks:
         while self._living():
             time.sleep(POLL_S)
             now = time.monotonic()
-            failures = {rank: describe_exit(code) for rank, code in self.codes.items() if code}
-            if failures and failed_since is None:
-                failed_since = now
-                self.failures.update(failures)
+            if failed_since is None:
+                self.failures = {
+                    rank: describe_exit(code) for rank, code in self.codes.items() if code
+                }
+                failed_since = now if self.failures else None
             if self._received is not None:
                 return f"ended by {signal.Signals(self._received).name}"
-            if failed_since is not None and now > failed_since + self._grace_s():
-                rank, failure = next(iter(failures.items()))
+            # Rank 0 needs longer than the others: it reports for all.
+            first = self._living().get(0)
+            grace_s = SHORT_GRACE_S if first is None or _is_stopped(first) else GRACE_S
+            if failed_since is not None and now > failed_since + grace_s:
+                rank, failure = next(iter(self.failures.items()))
                 return f"rank {rank} {failure}"
             if now > self._ends_at + GRACE_S:
                 return "the time of the whole run is over"
@@ -135,20 +139,10 @@ class LaunchedRanks:
                 time.sleep(POLL_S)
                 if self.codes[0] is not None:
                     end = min(end, time.monotonic() + SHORT_GRACE_S)
-        self._kill()
-
-    def _kill(self) -> None:
         for child in self._living().values():
             child.kill()
         for child in self.children.values():
             child.wait()
-
-    def _grace_s(self) -> float:
-        """Rank 0 needs longer than the others: it reports for all."""
-        first = self.children.get(0)
-        if first is None or first.poll() is not None or _is_stopped(first):
-            return SHORT_GRACE_S
-        return GRACE_S
 
     def _living(self) -> dict[int, subprocess.Popen[bytes]]:
         return {rank: child for rank, child in self.children.items() if child.poll() is None}

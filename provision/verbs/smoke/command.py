@@ -55,7 +55,7 @@ node_options = option_group(
         help="Test nothing: print a script for Slurm's HealthCheckProgram or Prolog.",
     ),
 )
-# What only tests over nodes take, by parameter; --on first, which the others need.
+# What only tests over nodes take, by parameter; the others need --on.
 NODE_OPTIONS = {
     "on": "--on",
     "inventory": "--inventory",
@@ -124,15 +124,13 @@ def _nodes_request(
     from provision.core.errors import InvalidSpec
     from provision.workflow.smoke.nodes import NodesRequest
 
-    stated = {}
-    for name, option in NODE_OPTIONS.items():
-        value = options.pop(name)
-        if value not in (None, False):
-            stated[name] = value
-            if "on" not in stated:
-                raise InvalidSpec(f"{option} needs --on.", advice="Name the nodes with --on.")
+    values = {name: options.pop(name) for name in NODE_OPTIONS}
+    stated = {name: value for name, value in values.items() if value not in (None, False)}
     if not stated:
         return None
+    if "on" not in stated:
+        option = NODE_OPTIONS[next(iter(stated))]
+        raise InvalidSpec(f"{option} needs --on.", advice="Name the nodes with --on.")
     if image:
         raise InvalidSpec("--image cannot be combined with --on.", advice="Leave it out.")
     selected = {name: stated.pop(name, None) for name in ("on", "inventory")}
