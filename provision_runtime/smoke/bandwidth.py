@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TypedDict
 
+from ..checks.releases import numbers
 from ..dataclass import frozen
 from ..report.codec import packaged_json
 from ..report.text import format_bytes
@@ -121,8 +122,7 @@ def may_use_nvls(environment: Mapping[str, str], nccl: str | None) -> bool:
         return False
     if NVLS not in environment.get("NCCL_ALGO", NVLS).upper():
         return False
-    release = re.match(r"(\d+)\.(\d+)", nccl or "")
-    return release is not None and (int(release[1]), int(release[2])) >= (2, 17)
+    return numbers(nccl or "") >= (2, 17)
 
 
 @frozen

@@ -159,12 +159,6 @@ class RankContext:
         all_gather, timeout_s = self._begin_exchange(name)
         return all_gather.exchange_once(name, payload, timeout_s, is_failure)
 
-    def abandon_phase(self) -> None:
-        """Announces that this rank leaves the phase with an error, so that no other rank waits for
-        it there."""
-        if self.client is not None:
-            self.client.set(f"abandoned/{self.phase}", self.env.rank)
-
     def _begin_exchange(self, name: str) -> tuple[StoreAllGather, float]:
         if self.all_gather is None:
             raise StoreLost("no store was reached yet")

@@ -60,8 +60,3 @@ def raise_folder_error(context: RankContext, *kinds: str) -> None:
     for kind in kinds:
         if context.options.fault(kind, context.env.rank):
             raise OSError(FOLDER_ERRORS[kind], os.strerror(FOLDER_ERRORS[kind]))
-
-
-def delay_folder(context: RankContext) -> None:
-    if context.options.fault("slow-folder", context.env.rank):
-        time.sleep(FOLDER_DELAY_S)

@@ -28,15 +28,6 @@ def percentile(values: Sequence[float], percent: float) -> float:
     return ordered[max(math.ceil(percent / 100 * len(ordered)) - 1, 0)]
 
 
-def median(values: Sequence[float]) -> float:
-    return percentile(values, 50)
-
-
-def slowest_of_ranks(times_by_rank: Sequence[Sequence[float]]) -> list[float]:
-    """The time of each iteration: the slowest rank's."""
-    return [max(times) for times in zip(*times_by_rank)]
-
-
 def algbw_gb_s(size_bytes: int, seconds: float) -> float:
     return size_bytes / seconds / 1e9
 

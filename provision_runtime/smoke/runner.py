@@ -126,7 +126,8 @@ class RankRunner:
                 text = f"rank {rank}: {phase.name}: {finding.message} ({finding.id})"
                 print(text, file=sys.stderr, flush=True)
             with contextlib.suppress(StoreLost):
-                self._context.abandon_phase()
+                if self._context.client is not None:
+                    self._context.client.set(f"abandoned/{phase.name}", rank)
         duration_s = time.monotonic() - self._phase_started
         self._completed.append(CompletedPhase(phase, outcome, duration_s))
         # Until the store is reached there is no way to agree: facts waits for rendezvous.

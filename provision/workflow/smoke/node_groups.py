@@ -196,12 +196,14 @@ def judge(
     elif report is not None and verdict != "unknown":
         problem = _contradiction(report, node_of_rank, results)
         verdict = "unknown" if problem else verdict
-    logs = {}
-    for rank, name in node_of_rank.items():
-        # A node may also have logs under the names of other nodes' ranks.
-        log = f"rank{rank}.log"
-        if name in results and log in results[name]["logs"]:
-            logs[log] = results[name]["logs"][log]
+    # A node may also have logs under the names of other nodes' ranks.
+    node_of_log = {f"rank{rank}.log": name for rank, name in node_of_rank.items()}
+    logs = {
+        log: text
+        for name, result in results.items()
+        for log, text in result["logs"].items()
+        if node_of_log.get(log) == name
+    }
     return GroupResult(
         group=group,
         verdict=verdict,

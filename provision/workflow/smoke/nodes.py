@@ -129,16 +129,13 @@ def _phases_without_folder(request: SmokeRequest) -> tuple[str, ...]:
     """The phases to skip because no folder is named that all nodes share."""
     if request.folder is not None:
         return ()
-    phases = [phase for phase in PHASES_WITH_SHARED_FOLDER if phase not in request.skip]
-    if not request.only:
-        return tuple(phases)
-    for phase in phases:
-        if phase in request.only:
-            raise InvalidSpec(
-                f"The setting only={phase} on several nodes needs a folder that all of them share.",
-                advice="Name it with --set folder=DIR.",
-            )
-    return ()
+    phases = tuple(phase for phase in PHASES_WITH_SHARED_FOLDER if phase not in request.skip)
+    for phase in set(phases).intersection(request.only):
+        raise InvalidSpec(
+            f"The setting only={phase} on several nodes needs a folder that all of them share.",
+            advice="Name it with --set folder=DIR.",
+        )
+    return () if request.only else phases
 
 
 def _usable_nodes(request: NodesRequest) -> tuple[list[Node], list[Node]]:

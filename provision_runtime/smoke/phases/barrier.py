@@ -3,6 +3,7 @@ waiting?"""
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -45,8 +46,8 @@ def merge(outcomes: Sequence[Outcome]) -> Outcome:
     """The slowest rank is the one that spends the least time in barriers: it arrives last, and the
     others wait for it."""
     times_by_rank = [outcome.data["times_usec"] for outcome in outcomes]
-    barriers_usec = measurement.slowest_of_ranks(times_by_rank)
-    medians = [measurement.median(times_usec) for times_usec in times_by_rank]
+    barriers_usec = list(map(max, zip(*times_by_rank)))
+    medians = list(map(statistics.median_low, times_by_rank))
     p50, p99 = (measurement.percentile(barriers_usec, percent) for percent in (50, 99))
     longest, slowest = max(barriers_usec), medians.index(min(medians))
     data = {
@@ -77,7 +78,7 @@ def slow_ranks(times_by_rank: Sequence[Sequence[float]]) -> tuple[Finding, ...]:
     waits, count = max(waits_usec, key=len), len(times_by_rank[0])
     if len(waits) < LAST_SHARE * count:
         return ()
-    typical = measurement.format_time(measurement.median(waits))
+    typical = measurement.format_time(statistics.median_low(waits))
     message = (
         f"the others waited for it at {len(waits)} of {count} barriers, typically for {typical}"
     )

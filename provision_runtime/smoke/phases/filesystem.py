@@ -263,7 +263,8 @@ def _durable_write_s(probe: FolderProbe) -> float:
     seconds: list[float] = []
     for number in range(SLOW_ATTEMPTS):
         started = time.monotonic()
-        fault_injection.delay_folder(probe.context)
+        if probe.context.options.fault("slow-folder", probe.context.env.rank):
+            time.sleep(fault_injection.FOLDER_DELAY_S)
         path = probe.root / f"synced{probe.context.env.rank}-{number}"
         fs.write_synced(path, bytes(DURABLE_BYTES))
         fs.fsync_directory(path.parent)

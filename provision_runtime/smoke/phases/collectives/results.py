@@ -24,8 +24,8 @@ def table(rows: Sequence[Row], measured: Sequence[Sequence[Measured]]) -> list[L
 def _line(row: Row, entries: Sequence[Measured]) -> Line:
     """One row over all ranks. Bandwidth is by the slowest rank's median."""
     times_by_rank = [entry["times_usec"] for entry in entries]
-    medians = [measurement.median(times) for times in times_by_rank]
-    iterations = measurement.slowest_of_ranks(times_by_rank)
+    medians = list(map(statistics.median_low, times_by_rank))
+    iterations = list(map(max, zip(*times_by_rank)))
     slowest_s = max(medians) / 1e6
     busbw = measurement.busbw_gb_s(row.bytes, slowest_s, len(medians))
     return {
