@@ -20,7 +20,9 @@ NOUNS = {model.FAIL: "fault", model.WARN: "warning", model.UNKNOWN: "unknown res
 
 
 class Evidence(TypedDict):
-    source: str  # a file, a command or a variable
+    """What was read. source: a file, a command or a variable."""
+
+    source: str
     value: str
 
 
@@ -38,8 +40,10 @@ class ObservedFinding(TypedDict):
 
 
 class ProbeRun(TypedDict):
+    """state: done, late or failed."""
+
     name: str
-    state: str  # done, late or failed
+    state: str
     duration_s: float
 
 
