@@ -107,6 +107,17 @@ def torch_facts() -> TorchFacts:
     nccl_file = libraries.nccl_file(libraries.loaded())
     # The architectures that the build has code for. torch.cuda.get_arch_list() is empty without
     # a GPU; the flags are not.
+    devices: list[DeviceFacts] = []
+    for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
+        properties = torch.cuda.get_device_properties(index)
+        devices.append(
+            {
+                "index": index,
+                "name": properties.name,
+                "uuid": libraries.gpu_uuid(index),
+                "architecture": f"sm_{properties.major}{properties.minor}",
+            }
+        )
     flags = getattr(torch._C, "_cuda_getArchFlags", lambda: None)()
     return {
         "version": str(torch.__version__),
@@ -120,7 +131,7 @@ def torch_facts() -> TorchFacts:
         "arch_list": flags.split() if flags else [],
         "cuda_available": bool(torch.cuda.is_available()),
         "device_count": int(torch.cuda.device_count()),
-        "devices": _devices(torch),
+        "devices": devices,
         "distributed": bool(torch.distributed.is_available()),
     }
 
@@ -154,20 +165,3 @@ def _nccl_compiled(torch: Any) -> str | None:
     if isinstance(version, tuple):
         return ".".join(str(part) for part in version[:3])
     return libraries.decode_nccl(version)
-
-
-def _devices(torch: Any) -> list[DeviceFacts]:
-    devices: list[DeviceFacts] = []
-    if not torch.cuda.is_available():
-        return devices
-    for index in range(torch.cuda.device_count()):
-        properties = torch.cuda.get_device_properties(index)
-        devices.append(
-            {
-                "index": index,
-                "name": properties.name,
-                "uuid": libraries.gpu_uuid(index),
-                "architecture": f"sm_{properties.major}{properties.minor}",
-            }
-        )
-    return devices
