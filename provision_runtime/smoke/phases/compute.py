@@ -74,10 +74,10 @@ def why_not_judged(ranks: Sequence[measurement.RankCores], gpus: Sequence[str]) 
     or a GPU depends on the scheduler."""
     if len(ranks) == 1:
         return "not judged: there is only one rank"
-    if not any(gpus) and measurement.ranks_per_core(ranks) > 1:
+    if any(gpus):
+        return "not judged: ranks share a GPU" if len(set(gpus)) < len(gpus) else ""
+    if measurement.ranks_per_core(ranks) > 1:
         return f"not judged: {measurement.describe_cpu_share(ranks)}"
-    if any(gpus) and len(set(gpus)) < len(gpus):
-        return "not judged: ranks share a GPU"
     return ""
 
 

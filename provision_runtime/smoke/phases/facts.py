@@ -123,17 +123,16 @@ def _choose_backend(context: RankContext) -> None:
 
 def _backend_problems(context: RankContext) -> list[str]:
     torch = context.facts["torch"]
-    problems = []
+    problems, count = [], torch["device_count"]
     if not torch["distributed"]:
         problems.append("this torch was built without torch.distributed")
     if context.backend == "nccl" and not context.on_gpu:
         problems.append("NCCL needs tensors on a GPU, but the setting device is cpu")
     # Two ranks on one GPU are found later, when the ranks are compared.
-    if context.gpu is not None and context.gpu >= torch["device_count"]:
+    if context.gpu is not None and context.gpu >= count:
         name = "NCCL" if context.backend == "nccl" else "the setting device=cuda"
         problems.append(
-            f"{name} needs a GPU for local rank {context.env.local_rank}; "
-            f"torch sees {torch['device_count']}"
+            f"{name} needs a GPU for local rank {context.env.local_rank}; torch sees {count}"
         )
     return problems
 
