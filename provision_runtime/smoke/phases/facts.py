@@ -157,7 +157,7 @@ def _rank_facts(context: RankContext) -> RankFacts:
     limits = facts["limits"]
     shm = limits["shm"] or {}
     devices = torch.get("devices", ())
-    gpu = next((device for device in devices if device["index"] == context.gpu), {})
+    gpu: Any = next((device for device in devices if device["index"] == context.gpu), {})
     return RankFacts(
         rank=env.rank,
         host=env.host,
