@@ -97,16 +97,13 @@ def published(hardware: Hardware) -> Published | None:
     if hardware.hosts > 1 or hardware.backend != NCCL:
         return None
     rows: list[Published] = packaged_json(__package__, "bandwidth_reference.json")["published"]
-    fitting = [
-        row
-        for row in rows
+    fitting = {
+        row["algorithm"] == NVLS: row
+        for row in reversed(rows)  # the first counts
         if row["ranks"] == hardware.ranks and fnmatchcase(hardware.device, row["device"])
-    ]
-    for row in fitting:
-        if (row["algorithm"] == NVLS) == hardware.nvls:
-            return row
+    }
     # With too few GPUs for NVLS the ring's holds.
-    return fitting[0] if hardware.nvls and fitting else None
+    return fitting.get(hardware.nvls) or fitting.get(False)
 
 
 def parse_size(text: str) -> int:
