@@ -8,17 +8,17 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from typing import List, TypedDict
+from typing import TypedDict
 
 from ..facts import limits
 from .outcome import grouped
 
 
 class RankCores(TypedDict):
-    """A rank's host, the cores that it may run on, and how many of them at a time."""
+    """A rank's host, the cores that it may run on (a mask), and how many of them at a time."""
 
     host: str
-    cpus: List[int]
+    cpus: str
     quota: float | None
 
 
@@ -47,7 +47,8 @@ def format_time(microseconds: float) -> str:
 
 
 def rank_cores(host: str) -> RankCores:
-    return {"host": host, "cpus": list(os.sched_getaffinity(0)), "quota": limits.cpu_quota()}
+    mask = sum(1 << cpu for cpu in os.sched_getaffinity(0))
+    return {"host": host, "cpus": hex(mask), "quota": limits.cpu_quota()}
 
 
 def ranks_per_core(ranks: Sequence[RankCores]) -> float:
@@ -63,6 +64,9 @@ def describe_cpu_share(ranks: Sequence[RankCores]) -> str:
 
 
 def _cores(ranks: Sequence[RankCores]) -> float:
-    cores: set[int] = set().union(*(entry["cpus"] for entry in ranks))
+    # Those that the ranks of one host may use together.
+    union = 0
+    for entry in ranks:
+        union |= int(entry["cpus"], 16)
     quotas = [entry["quota"] for entry in ranks if entry["quota"]]
-    return min([float(len(cores)), *quotas])
+    return min([float(bin(union).count("1")), *quotas])

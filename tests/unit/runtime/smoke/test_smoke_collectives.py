@@ -99,17 +99,17 @@ def test_short_dtype_is_tested_at_the_largest_fitting_size() -> None:
     assert short == [("bfloat16", 64 << 20), ("float16", 64 << 20)]
 
 
-def cores(host: str, cpus: range, quota: float | None = None) -> Any:
-    return {"host": host, "cpus": list(cpus), "quota": quota}
+def cores(host: str, cpus: str, quota: float | None = None) -> Any:
+    return {"host": host, "cpus": cpus, "quota": quota}
 
 
 @pytest.mark.parametrize(
     ("ranks", "per_core"),
     [
-        ([cores("a", range(2))] * 16, 8.0),
-        ([cores("a", range(core, core + 1)) for core in range(4)], 1.0),
-        ([cores("a", range(8), 2.0)] * 4, 2.0),
-        ([cores("a", range(4))] * 2 + [cores("b", range(1))] * 2, 2.0),
+        ([cores("a", "0x3")] * 16, 8.0),
+        ([cores("a", hex(1 << core)) for core in range(4)], 1.0),
+        ([cores("a", "0xff", 2.0)] * 4, 2.0),
+        ([cores("a", "0xf")] * 2 + [cores("b", "0x1")] * 2, 2.0),
     ],
 )
 def test_ranks_per_core(ranks: Any, per_core: float) -> None:
