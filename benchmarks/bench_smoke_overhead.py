@@ -57,9 +57,7 @@ def ours(size: int, source: Any, work: Any) -> Callable[[int], list[float]]:
         smoke_options, env, lambda: 60.0, backend="gloo", device="cpu"
     )
     row = plan.Row("float32", size, size // 4, 1, 1, 1)
-    buffers = measure.Buffers([row], "cpu")
-    buffers.inputs, buffers.work = source, work
-    return lambda calls: measure.times_usec(rank_context, row, buffers, calls)
+    return lambda calls: measure.times_usec(rank_context, row, (source, work), calls)
 
 
 def rank() -> None:

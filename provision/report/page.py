@@ -138,8 +138,6 @@ def _notes(file: EvidenceFile, run: SmokeRun) -> Iterator[str]:
         yield "It ran on the CPU: that proves correctness, not the speed of GPUs and their links."
     if report.world_size == 1:
         yield "There was one rank: what several ranks do together was not tested."
-    for name, reason in _phase_data(report, "collectives").get("refused", {}).items():
-        yield f"Not measured: {name}: {reason}."
 
 
 def format_value(value: Any) -> str:

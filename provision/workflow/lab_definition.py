@@ -20,8 +20,7 @@ from provision.core.schema import DocumentPath, location
 from provision.core.settings import FactsSettings, absolute_facts, folder_path
 from provision.core.yaml_text import YamlLines
 from provision.workflow.smoke import runner as smoke_runner
-from provision.workflow.smoke.runner import SmokeRequest
-from provision.workflow.smoke.settings import with_settings
+from provision.workflow.smoke.runner import SmokeRequest, with_settings
 
 FILE = "lab.yml"
 ENVS = "envs"

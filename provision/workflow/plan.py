@@ -38,8 +38,7 @@ from provision.workflow.resolution import (
     resolve,
     resolve_with_python,
 )
-from provision.workflow.smoke.runner import SmokeRequest
-from provision.workflow.smoke.settings import with_settings
+from provision.workflow.smoke.runner import SmokeRequest, with_settings
 
 ImageMode = Literal["auto", "demand", "skip"]  # auto: if a Docker engine answers
 # Why a stage is skipped, in the plan and in the build.

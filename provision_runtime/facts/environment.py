@@ -15,13 +15,11 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import libraries, limits, nccl, origins
 from .digests import read_marker
-
-if TYPE_CHECKING:
-    from .model import DeviceFacts, EnvironmentFacts, TorchFacts
+from .model import DeviceFacts, EnvironmentFacts, TorchFacts
 
 SCHEMA = 2
 # Only these variables are reported: they change which files are imported or loaded, or how.
@@ -109,6 +107,17 @@ def torch_facts() -> TorchFacts:
     nccl_file = libraries.nccl_file(libraries.loaded())
     # The architectures that the build has code for. torch.cuda.get_arch_list() is empty without
     # a GPU; the flags are not.
+    devices: list[DeviceFacts] = []
+    for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
+        properties = torch.cuda.get_device_properties(index)
+        devices.append(
+            {
+                "index": index,
+                "name": properties.name,
+                "uuid": libraries.gpu_uuid(index),
+                "architecture": f"sm_{properties.major}{properties.minor}",
+            }
+        )
     flags = getattr(torch._C, "_cuda_getArchFlags", lambda: None)()
     return {
         "version": str(torch.__version__),
@@ -122,7 +131,7 @@ def torch_facts() -> TorchFacts:
         "arch_list": flags.split() if flags else [],
         "cuda_available": bool(torch.cuda.is_available()),
         "device_count": int(torch.cuda.device_count()),
-        "devices": _devices(torch),
+        "devices": devices,
         "distributed": bool(torch.distributed.is_available()),
     }
 
@@ -156,20 +165,3 @@ def _nccl_compiled(torch: Any) -> str | None:
     if isinstance(version, tuple):
         return ".".join(str(part) for part in version[:3])
     return libraries.decode_nccl(version)
-
-
-def _devices(torch: Any) -> list[DeviceFacts]:
-    devices: list[DeviceFacts] = []
-    if not torch.cuda.is_available():
-        return devices
-    for index in range(torch.cuda.device_count()):
-        properties = torch.cuda.get_device_properties(index)
-        devices.append(
-            {
-                "index": index,
-                "name": properties.name,
-                "uuid": libraries.gpu_uuid(index),
-                "architecture": f"sm_{properties.major}{properties.minor}",
-            }
-        )
-    return devices

@@ -9,18 +9,16 @@ ask the loaded file itself.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import re
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Callable
+from typing import Callable
 
 from ..fs.files import read_text
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from .model import PciGpu
+from .model import PciGpu
 
 MAPS = Path("/proc/self/maps")
 DRIVER_VERSION = Path("proc/driver/nvidia/version")
@@ -203,17 +201,13 @@ def visible_gpus(variables: Mapping[str, str]) -> int:
     listed = variables.get("CUDA_VISIBLE_DEVICES")
     if listed is None:
         return usable_gpus()
-    count = 0
-    for entry in listed.split(","):
-        # CUDA stops at the first invalid entry; Slurm sets NoDevFiles where it gives none.
-        if not entry.strip() or entry.strip() in ("-1", "NoDevFiles"):
-            break
-        count += 1
-    return count
+    entries = [entry.strip() for entry in listed.split(",")]
+    # CUDA stops at the first invalid entry; Slurm sets NoDevFiles where it gives none.
+    invalid = ("", "-1", "NoDevFiles")
+    return len(list(itertools.takewhile(lambda entry: entry not in invalid, entries)))
 
 
 def pci_gpus(root: Path = Path("/")) -> list[PciGpu]:
-    """The NVIDIA GPUs on the PCI bus."""
     gpus: list[PciGpu] = []
     for folder in sorted((root / "sys/bus/pci/devices").glob("*")):
         is_nvidia = read_text(folder / "vendor").strip() == NVIDIA

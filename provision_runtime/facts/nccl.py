@@ -15,15 +15,12 @@ import os
 import pkgutil
 import pwd
 import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..fs.files import read_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from .model import NcclSetting
+from .model import NcclSetting
 
 PREFIXES = ("NCCL_", "TORCH_NCCL_")
 SYSTEM_FILE = Path("/etc/nccl.conf")
@@ -97,18 +94,12 @@ def files(
     environment: Mapping[str, str], home: Path | None, version: str | None = None
 ) -> list[Path]:
     """In the order in which NCCL reads them; the first value of a setting wins."""
-    reads_variable = True
-    if version is not None:
-        release = tuple(int(number) for number in version.split(".")[:2])
-        reads_variable = release >= FILE_VARIABLE_SINCE
-    configured = environment.get(FILE_VARIABLE, "") if reads_variable else ""
-    result = []
+    configured = environment.get(FILE_VARIABLE, "")
+    if version is not None and tuple(map(int, version.split(".")[:2])) < FILE_VARIABLE_SINCE:
+        configured = ""
     if configured:
-        result.append(Path(configured))
-    elif home:
-        result.append(home / ".nccl.conf")
-    result.append(SYSTEM_FILE)
-    return result
+        return [Path(configured), SYSTEM_FILE]
+    return [home / ".nccl.conf", SYSTEM_FILE] if home else [SYSTEM_FILE]
 
 
 def effective(environment: Mapping[str, str], texts: list[tuple[str, str]]) -> list[NcclSetting]:

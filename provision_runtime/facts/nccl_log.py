@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
-from typing import Any, Callable, Dict, List, Optional
+from dataclasses import dataclass, field
+from typing import Callable, Dict, List, Optional
 
 P2P, SHM, NET = "P2P", "SHM", "NET"
 SOCKET = "Socket"
@@ -76,11 +76,6 @@ class Transports:
     peers: Dict[int, str] = field(default_factory=dict)
     plugins: List[str] = field(default_factory=list)
 
-    def as_json(self) -> dict[str, Any]:
-        # JSON has no numbers as keys.
-        peers = {str(rank): transport for rank, transport in sorted(self.peers.items())}
-        return {**asdict(self), "peers": peers}
-
 
 def parse(lines: Iterable[str], rank: int) -> Transports:
     """The log of one rank. Lines of other ranks, in a log that several share, are not counted for
@@ -89,7 +84,13 @@ def parse(lines: Iterable[str], rank: int) -> Transports:
     for line in lines:
         channel = CHANNEL.search(line)
         if channel:
-            _read_channel(channel, rank, result)
+            source, target = int(channel[2]), int(channel[3])
+            direction, transport, rest = channel[4], channel[5], channel[6]
+            if transport == NET and rank in (source, target):
+                # One channel without it is enough to slow the ring down.
+                result.gdrdma = "GDRDMA" in rest and result.gdrdma is not False
+            if source == rank and direction != "receive":
+                result.peers[target] = f"{transport}{rest}".split("/GDRDMA")[0].strip()
             continue
         for name, (pattern, convert) in FIELDS.items():
             match = pattern.search(line)
@@ -107,15 +108,3 @@ def parse(lines: Iterable[str], rank: int) -> Transports:
         if name and name not in result.plugins:
             result.plugins.append(name)
     return result
-
-
-def _read_channel(match: re.Match[str], rank: int, result: Transports) -> None:
-    source, target = int(match[2]), int(match[3])
-    direction, transport, rest = match[4], match[5], match[6]
-    if transport == NET and rank in (source, target):
-        # One channel without it is enough to slow the ring down.
-        uses_gdrdma = "GDRDMA" in rest
-        result.gdrdma = uses_gdrdma if result.gdrdma is None else result.gdrdma and uses_gdrdma
-    if source != rank or direction == "receive":
-        return
-    result.peers[target] = f"{transport}{rest}".split("/GDRDMA")[0].strip()

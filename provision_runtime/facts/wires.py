@@ -10,16 +10,11 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
 
-from ..dataclass import frozen
 from ..fs.files import read_text
 from . import gpu_health, libraries
-
-if TYPE_CHECKING:
-    from .model import LinkFacts, PcieFacts, PortFacts, WireFacts
+from .model import LinkFacts, PcieFacts, PortFacts, WireFacts
 
 SMI_TIMEOUT_S = 10.0
 # A cell of `nvidia-smi topo -m` (NVIDIA/nccl#1617): a bonded set of NVLinks.
@@ -36,28 +31,11 @@ PORT_ACTIVE = "ACTIVE"
 PORT_RATE = re.compile(r"([\d.]+) Gb/sec")
 
 
-@frozen
-class PcieLink:
-    """A card's link. `generation` is the lower of the card's and its slot's best: both fall while
-    the card is idle, so the current one means nothing."""
-
-    address: str
-    generation: int
-    lanes: int
-    card_lanes: int
-    path: str = ""
-
-    @property
-    def gb_s(self) -> float:
-        return pcie_gb_s(self.generation, self.lanes)
-
-
 def collect(root: Path = Path("/")) -> WireFacts:
     """All wires of this host, as JSON. Takes up to SMI_TIMEOUT_S twice if nvidia-smi hangs."""
-    pcie = [{**asdict(link), "gb_s": round(link.gb_s, 3)} for link in pcie_links(root)]
     return {
         "nvlink": nvlink(smi(*gpu_health.NVLINK_STATUS), smi("topo", "-m")),
-        "pcie": cast("list[PcieFacts]", pcie),
+        "pcie": pcie_links(root),
         "ports": network_ports(root),
         "interfaces": interface_rates(root),
         "instance": read_text(root / "sys/class/dmi/id/product_name").strip(),
@@ -99,28 +77,34 @@ def parse_topology(text: str) -> dict[int, dict[int, int]]:
 
 
 def pcie_gb_s(generation: int, lanes: int) -> float:
-    """What a link of this generation and width carries in one direction."""
     return PCIE_LANE_GB_S[generation] * lanes
 
 
-def pcie_links(root: Path = Path("/")) -> list[PcieLink]:
-    """The links of this host's NVIDIA GPUs, by address."""
+def pcie_links(root: Path = Path("/")) -> list[PcieFacts]:
     devices = root / "sys/bus/pci/devices"
     links = [pcie_link(devices / gpu["address"]) for gpu in libraries.pci_gpus(root)]
     return [link for link in links if link is not None]
 
 
-def pcie_link(folder: Path) -> PcieLink | None:
+def pcie_link(folder: Path) -> PcieFacts | None:
     """The link of the card in a folder of /sys; None if the kernel does not show it."""
     card = _generation(folder / "max_link_speed")
     card_lanes = _number(folder / "max_link_width")
     lanes = _number(folder / "current_link_width")
     if card is None or card_lanes is None or not lanes:
         return None
-    # The folder is a link into the tree of devices: the slot's port is the folder above.
+    # The folder is a link into the tree of devices: the slot's port is the folder above. The lower
+    # one of both counts; both fall while the card is idle, so the current one means nothing.
     slot = _generation(folder.resolve().parent / "max_link_speed")
     generation = card if slot is None else min(card, slot)
-    return PcieLink(folder.name, generation, lanes, card_lanes, _path(folder))
+    return {
+        "address": folder.name,
+        "generation": generation,
+        "lanes": lanes,
+        "card_lanes": card_lanes,
+        "path": _path(folder),
+        "gb_s": round(pcie_gb_s(generation, lanes), 3),
+    }
 
 
 def current_gb_s(folder: Path) -> float:
@@ -129,7 +113,7 @@ def current_gb_s(folder: Path) -> float:
     link, generation = pcie_link(folder), _generation(folder / "current_link_speed")
     if link is None or generation is None:
         return 0.0
-    return pcie_gb_s(min(link.generation, generation), link.lanes)
+    return pcie_gb_s(min(link["generation"], generation), link["lanes"])
 
 
 def _path(card: Path) -> str:

@@ -185,11 +185,9 @@ class Distributions(TypedDict):
 
 
 class Prepared(TypedDict):
-    """The Python of the environment, its runtime package, how other nodes reach this one, and what its
-    ranks may use. runtime: the digest of the package's RECORD."""
+    """The Python of the environment, how other nodes reach this one, and what its ranks may use."""
 
     python: str
-    runtime: str
     host: str
     address: str
     port: int

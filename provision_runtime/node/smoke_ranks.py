@@ -15,12 +15,10 @@ import socket
 import subprocess
 import tempfile
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from ..comm import addresses, processes
 from ..facts import libraries
-from ..facts.environment import runtime_digest
 from .commands import is_caller_gone
 from .errors import NodeError
 from .store import Store
@@ -73,10 +71,8 @@ def find_python(environments: list[str], rules: Texts) -> dict[str, str]:
 def prepare(environments: list[str], rules: Texts) -> Prepared:
     """The same, and how the other nodes reach this one. Raises NodeError (also no-address)."""
     python = find_python(environments, rules)["python"]
-    packages = Path(python).parents[1].glob("lib/python3*/site-packages")
     return {
         "python": python,
-        "runtime": next(filter(None, map(runtime_digest, packages)), ""),
         "host": socket.gethostname(),
         "address": _address(),
         "port": addresses.free_port(),

@@ -5,14 +5,12 @@ The host prints with this what nodes return.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, List, Optional, TypedDict
+from collections.abc import Iterable
+from typing import List, Optional, TypedDict
 
 from . import model
 from .table import wrapped
 from .text import escape_line, format_count
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 SCHEMA = 1
 KIND = "doctor"

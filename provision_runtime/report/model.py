@@ -6,15 +6,13 @@ Owns only the contract (schema 2). Each phase defines its own `data`.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Dict, List
+from typing import Any, Dict, List
 
 from ..dataclass import frozen
 from .codec import decode
 from .credentials import public_document
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 SCHEMA = 2
 KIND = "smoke"

@@ -3,13 +3,11 @@ provision."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable
+import argparse
+from collections.abc import Iterable, Mapping
+from typing import Any, Callable
 
 from ..dataclass import frozen
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Iterable, Mapping
 
 
 @frozen

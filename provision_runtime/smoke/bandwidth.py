@@ -9,19 +9,17 @@ line that neither can judge, or with a message too small for both, gets a remark
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, TypedDict
+from typing import TypedDict
 
+from ..checks.releases import numbers
 from ..dataclass import frozen
 from ..report.codec import packaged_json
 from ..report.text import format_bytes
 from . import wire_limit
 from .outcome import Finding
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from .wire_limit import WireLimit
+from .wire_limit import WireLimit
 
 MIB, GIB = 1 << 20, 1 << 30
 UNITS = {"": 1, "KiB": 1 << 10, "MiB": MIB, "GiB": GIB}
@@ -60,7 +58,6 @@ class Line(TypedDict, total=False):
     iterations: int
     time_us_max: float
     time_us_mean: float
-    time_us_min: float
     time_us_p99: float
     time_us_by_rank: list[float]
     slowest_rank: int
@@ -100,16 +97,13 @@ def published(hardware: Hardware) -> Published | None:
     if hardware.hosts > 1 or hardware.backend != NCCL:
         return None
     rows: list[Published] = packaged_json(__package__, "bandwidth_reference.json")["published"]
-    fitting = [
-        row
-        for row in rows
+    fitting = {
+        row["algorithm"] == NVLS: row
+        for row in reversed(rows)  # the first counts
         if row["ranks"] == hardware.ranks and fnmatchcase(hardware.device, row["device"])
-    ]
-    for row in fitting:
-        if (row["algorithm"] == NVLS) == hardware.nvls:
-            return row
+    }
     # With too few GPUs for NVLS the ring's holds.
-    return fitting[0] if hardware.nvls and fitting else None
+    return fitting.get(hardware.nvls) or fitting.get(False)
 
 
 def parse_size(text: str) -> int:
@@ -125,8 +119,7 @@ def may_use_nvls(environment: Mapping[str, str], nccl: str | None) -> bool:
         return False
     if NVLS not in environment.get("NCCL_ALGO", NVLS).upper():
         return False
-    release = re.match(r"(\d+)\.(\d+)", nccl or "")
-    return release is not None and (int(release[1]), int(release[2])) >= (2, 17)
+    return numbers(nccl or "") >= (2, 17)
 
 
 @frozen
@@ -148,11 +141,11 @@ def bounds(line: Line, hardware: Hardware, limit: WireLimit | None) -> tuple[Bou
     size_bytes, row = line["bytes"], published(hardware)
     if row is not None:
         gb_s = row["gb_s"] * wire_limit.share_at(row["gb_s"], size_bytes)
-        of = f"what is published of {row['name']}"
         advice = NVLS_ADVICE if row["algorithm"] == NVLS else ""
+        basis = (gb_s, f"what is published of {row['name']}", row["source"], advice)
         return (
-            Bound("bandwidth-low", gb_s * BAD, gb_s, of, row["source"], advice),
-            Bound("bandwidth-reduced", gb_s * FINE, gb_s, of, row["source"], advice),
+            Bound("bandwidth-low", gb_s * BAD, *basis),
+            Bound("bandwidth-reduced", gb_s * FINE, *basis),
         )
     if limit is None:
         return ()
@@ -163,24 +156,23 @@ def bounds(line: Line, hardware: Hardware, limit: WireLimit | None) -> tuple[Bou
     ):
         # The first of its sources; the file has them all.
         source = wire_limit.reference()["kinds"][wire.kind]["source"].split(": ")[0]
-        least_gb_s = wire.least_gb_s(bound, size_bytes)
-        of = f"what {wire.name} allow"
+        least_gb_s, of = wire.least_gb_s(bound, size_bytes), f"what {wire.name} allow"
         result.append(Bound(finding_id, least_gb_s, wire.gb_s, of, source, WIRE_ADVICE))
     return tuple(result)
 
 
 def judge_lines(
     lines: Sequence[Line], hardware: Hardware, limit: WireLimit | None = None
-) -> tuple[Finding, ...]:
+) -> list[Finding]:
     """Adds the verdicts to the lines. Returns a finding for each type, about its worst line."""
-    worst: dict[str, tuple[float, Finding]] = {}
+    findings: list[tuple[float, str, Finding]] = []
     for line in lines:
+        limits = bounds(line, hardware, limit)
         line["expected_gb_s"] = None
-        line["judged"] = _why_not_judged(line, hardware, limit)
+        line["judged"] = _why_not_judged(line, hardware, limits)
         busbw = line["busbw_gb_s"]
         if line["judged"] or busbw is None:
             continue
-        limits = bounds(line, hardware, limit)
         missed = [bound for bound in limits if busbw < bound.least_gb_s]
         bound = (missed or limits)[0]
         remark = f"{busbw / bound.gb_s:.0%} of {bound.of}"
@@ -195,18 +187,19 @@ def judge_lines(
             )
             ranks = tuple(range(hardware.ranks))
             finding = Finding(bound.finding_id, message, ranks, bound.advice)
-            key, share = line["dtype"], busbw / bound.least_gb_s
-            if key not in worst or share < worst[key][0]:
-                worst[key] = (share, finding)
-    return tuple(finding for _, finding in sorted(worst.values(), key=lambda entry: entry[0]))
+            findings.append((busbw / bound.least_gb_s, line["dtype"], finding))
+    worst: dict[str, Finding] = {}
+    for _, dtype, finding in sorted(findings, key=lambda entry: entry[0]):
+        worst.setdefault(dtype, finding)
+    return list(worst.values())
 
 
-def _why_not_judged(line: Line, hardware: Hardware, limit: WireLimit | None) -> str:
+def _why_not_judged(line: Line, hardware: Hardware, limits: Sequence[Bound]) -> str:
     """Empty if it is."""
     if line["busbw_gb_s"] is None:
         return ONE_RANK
     if hardware.backend == GLOO:
         return REHEARSAL if hardware.device == CPU else THROUGH_THE_HOST
-    if not bounds(line, hardware, limit):
+    if not limits:
         return UNKNOWN
     return TOO_SMALL if line["bytes"] < JUDGED_FROM_BYTES else ""

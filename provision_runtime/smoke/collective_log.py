@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import zlib
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 from ..comm.rank_names import name_ranks
 from ..dataclass import frozen
 from ..report.text import format_count
 from .outcome import Finding, grouped
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 # How many of the latest calls a rank remembers.
 REMEMBERED = 256
@@ -25,10 +22,8 @@ REMEMBERED = 256
 
 @frozen
 class Call:
-    """One collective: its number from 1 on, and its name with shape and type."""
-
-    number: int
-    operation: str
+    number: int  # from 1 on
+    operation: str  # with shape and type
 
 
 class CallLog:
@@ -58,25 +53,21 @@ def compare(latest_by_rank: Mapping[int, Sequence[Call]]) -> Finding | None:
 
     Names the ranks that differ from the majority; of two halves, the one without rank 0.
     """
-    calls: dict[int, dict[int, Call]] = {}
+    calls: dict[int, dict[int, str]] = {}
     for rank, latest in sorted(latest_by_rank.items()):
-        calls[rank] = {call.number: call for call in latest}
+        calls[rank] = {call.number: call.operation for call in latest}
     if not calls:
         return None
     # Numbers that all ranks still remember.
-    common = set.intersection(*(set(by_number) for by_number in calls.values()))
-    for number in sorted(common):
-        ranks_by_operation = grouped(
-            (by_number[number].operation, rank) for rank, by_number in calls.items()
-        )
+    for number in sorted(set.intersection(*map(set, calls.values()))):
+        ranks_by_operation = grouped((calls[rank][number], rank) for rank in calls)
         # If several are equally common, the first.
-        most = max(ranks_by_operation.values(), key=len)
-        differing = [rank for rank in calls if rank not in most]
+        common = max(ranks_by_operation.values(), key=len)
+        differing = [rank for rank in calls if rank not in common]
         if differing:
-            call, common_call = calls[differing[0]][number], calls[most[0]][number]
             message = (
-                f"collective {number} is {call.operation}, "
-                f"but {common_call.operation} on rank {most[0]}"
+                f"collective {number} is {calls[differing[0]][number]}, "
+                f"but {calls[common[0]][number]} on rank {common[0]}"
             )
             return Finding("collective-mismatch", message, tuple(differing))
     counts = {rank: max(by_number, default=0) for rank, by_number in calls.items()}

@@ -4,25 +4,21 @@ connection to the other ranks."""
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from .. import fs
 from ..comm.processes import this_process
-from ..comm.store import StoreClient, StoreLost, never
+from ..comm.store import StoreAllGather, StoreClient, StoreLost, never
 from ..facts import oom
 from . import last_states
 from .collective_log import CallLog
 from .measurement import RankCores, ranks_per_core
+from .options import Options
 from .postmortem import Location, Position
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from ..comm.store import StoreAllGather
-    from .options import Options
-    from .rank_env import RankEnv
+from .rank_env import RankEnv
 
 # An exchange gives up only after the deadline: the watchdog comes first, since it knows where every
 # rank is.
@@ -69,7 +65,6 @@ class RankContext:
 
     @property
     def nccl_log(self) -> Path:
-        """Where NCCL writes its own log."""
         return self.options.out / f"nccl{self.env.rank}.log"
 
     @property
@@ -108,7 +103,6 @@ class RankContext:
 
     @property
     def last_locations(self) -> dict[int, Location]:
-        """All ranks as of the last agreement, which was at the end of the previous phase."""
         return {rank: replace(where, phase=self.phase) for rank, where in self.locations.items()}
 
     def synchronize(self) -> None:
@@ -164,12 +158,6 @@ class RankContext:
         """The exchange at the end of a phase, to which ranks may come from anywhere in it."""
         all_gather, timeout_s = self._begin_exchange(name)
         return all_gather.exchange_once(name, payload, timeout_s, is_failure)
-
-    def abandon_phase(self) -> None:
-        """Announces that this rank leaves the phase with an error, so that no other rank waits for
-        it there."""
-        if self.client is not None:
-            self.client.set(f"abandoned/{self.phase}", self.env.rank)
 
     def _begin_exchange(self, name: str) -> tuple[StoreAllGather, float]:
         if self.all_gather is None:

@@ -9,17 +9,15 @@ import errno
 import os
 import signal
 import time
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from .context import RankContext
+from .context import RankContext
 
 # How long a fault waits for the other ranks to enter the phase in which it must be detected.
 ENTRY_LIMIT_S = 5.0
 PAUSE_S = 0.01
 # The system error of each folder fault.
 FOLDER_ERRORS = {"unwritable": errno.EROFS, "disk-full": errno.ENOSPC, "unmounted": errno.ESTALE}
-# Longer than filesystem_findings.SLOW_S.
+# Longer than filesystem.SLOW_S.
 FOLDER_DELAY_S = 5.2
 
 OTHER_TORCH = "0.0.0+other"
@@ -62,8 +60,3 @@ def raise_folder_error(context: RankContext, *kinds: str) -> None:
     for kind in kinds:
         if context.options.fault(kind, context.env.rank):
             raise OSError(FOLDER_ERRORS[kind], os.strerror(FOLDER_ERRORS[kind]))
-
-
-def delay_folder(context: RankContext) -> None:
-    if context.options.fault("slow-folder", context.env.rank):
-        time.sleep(FOLDER_DELAY_S)

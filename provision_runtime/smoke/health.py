@@ -26,14 +26,33 @@ REPORTING_S = 5.0
 
 def check(deadline_s: float) -> str:
     """`pass`, `fail ID MESSAGE` or `unknown MESSAGE`."""
+    # The test ends itself earlier, to have time for its report.
+    limit_s = max(deadline_s - REPORTING_S, deadline_s / 2)
     with tempfile.TemporaryDirectory(prefix="provision-health-") as out:
-        problem = _run(Path(out), deadline_s)
-        path = Path(out) / "report.json"
+        command = [sys.executable, "-I", "-B", str(Path(__file__).resolve().parent.parent), "smoke"]
+        command += ["--out", out, "--profile", "quick", "--timeout", f"{limit_s:g}", "--strict"]
+        # The facts alone need one rank, and no network.
+        command += ["--only", "facts", "--ranks", "1"]
+        with subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd=out,
+            start_new_session=True,
+        ) as child:
+            problem = "the test left no report"
+            try:
+                child.wait(timeout=deadline_s)
+            except subprocess.TimeoutExpired:
+                problem = f"it did not end within {deadline_s:g} s"
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGKILL)
         try:
-            report = model.loads(path.read_text())
+            return judge(model.loads((Path(out) / "report.json").read_text()))
         except (OSError, model.ReportUnreadable):
-            return f"{UNKNOWN} {problem or 'the test left no report'}"
-    return judge(report)
+            return f"{UNKNOWN} {problem}"
 
 
 def judge(report: model.Report) -> str:
@@ -45,29 +64,3 @@ def judge(report: model.Report) -> str:
         return PASS
     ids = ", ".join(dict.fromkeys(finding.id for finding in findings)) or "the test did not finish"
     return f"{UNKNOWN} {ids}"
-
-
-def _run(out: Path, deadline_s: float) -> str:
-    """Run the test to its end or the deadline's. Returns why it was ended; empty if it was not."""
-    limit_s = max(deadline_s - REPORTING_S, deadline_s / 2)
-    package = str(Path(__file__).resolve().parent.parent)
-    command = [sys.executable, "-I", "-B", package, "smoke", "--out", str(out)]
-    command += ["--profile", "quick", "--timeout", f"{limit_s:g}", "--strict"]
-    # The facts alone need one rank, and no network.
-    command += ["--only", "facts", "--ranks", "1"]
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        cwd=out,
-        start_new_session=True,
-    ) as child:
-        try:
-            child.wait(timeout=deadline_s)
-        except subprocess.TimeoutExpired:
-            return f"it did not end within {deadline_s:g} s"
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
-    return ""

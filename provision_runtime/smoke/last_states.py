@@ -12,21 +12,17 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Type, TypeVar
 
 from .. import fs
 from ..comm import processes
-from ..comm.store import StoreLost
+from ..comm.store import StoreClient, StoreLost
 from ..report.codec import decode
 from .postmortem import STATE_FINDINGS, LastState, Location, PostmortemEvidence
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
-
-    from ..comm.store import StoreClient
-    from .rank_env import RankEnv
+from .rank_env import RankEnv
 
 # All ranks notice a deadline within a tick of one another; this is how long the reporting rank
 # waits for their last states.
@@ -36,6 +32,9 @@ POLL_S = 0.05
 STORE_CALL_S = 1.0
 # How many of its latest calls a rank's last state has: two ranks that differ do so in the last few.
 REPORTED_CALLS = 32
+
+
+DocumentT = TypeVar("DocumentT", LastState, Location)
 
 
 def state_path(out: Path, rank: int) -> Path:
@@ -89,24 +88,13 @@ def read_locations(
     From the store; if that no longer responds, as last agreed; for ranks that never reached the
     store, from the files next to the report.
     """
-    locations = {}
+    locations = dict(agreed)
     for rank in range(env.world_size):
-        document = _peek(client, f"at/{rank}")
-        if document is None and rank in agreed:
-            locations[rank] = agreed[rank]
-            continue
-        document = document or _read_of_run(location_path(out, rank), env.run)
-        # Another release of this package may write another document.
-        with contextlib.suppress(ValueError):
-            if document is not None:
-                locations[rank] = location_from_json(document)
+        path = None if rank in agreed else location_path(out, rank)
+        location = _read(Location, client, f"at/{rank}", path, env.run)
+        if location is not None:
+            locations[rank] = location
     return locations
-
-
-def location_from_json(document: object) -> Location:
-    """Raises ValueError if it is no location."""
-    location: Location = decode(Location, document, "location")
-    return location
 
 
 def examine_processes(evidence: PostmortemEvidence, ranks: Iterable[int]) -> None:
@@ -129,35 +117,37 @@ def collect_evidence(
     evidence = PostmortemEvidence(locations=read_locations(client, out, env, agreed))
     deadline = time.monotonic() + GRACE_S
     while True:
-        silent = [rank for rank in range(env.world_size) if rank not in evidence.last_states]
-        for rank in silent:
-            document = _peek(client, f"last-state/{rank}")
-            if document is None and (client is None or rank not in agreed):
-                document = _read_of_run(state_path(out, rank), env.run)
-            with contextlib.suppress(ValueError):
-                if document is not None:
-                    evidence.last_states[rank] = decode(LastState, document, "last-state")
-        silent = [rank for rank in silent if rank not in evidence.last_states]
+        silent = []
+        for rank in range(env.world_size):
+            if rank in evidence.last_states:
+                continue
+            path = None if client is not None and rank in agreed else state_path(out, rank)
+            state = _read(LastState, client, f"last-state/{rank}", path, env.run)
+            if state is None:
+                silent.append(rank)
+            else:
+                evidence.last_states[rank] = state
         evidence.process_states.clear()
         examine_processes(evidence, silent)
-        ended = [rank for rank, state in evidence.process_states.items() if state in STATE_FINDINGS]
-        if not set(silent) - set(ended) or time.monotonic() >= deadline:
+        states = [evidence.process_states.get(rank) for rank in silent]
+        if all(state in STATE_FINDINGS for state in states) or time.monotonic() >= deadline:
             return evidence
         time.sleep(POLL_S)
 
 
-def _peek(client: StoreClient | None, key: str) -> Any:
+def _read(
+    kind: Type[DocumentT], client: StoreClient | None, key: str, path: Path | None, run: str
+) -> DocumentT | None:
+    """What a rank wrote into the store, else into a file; None if there is none of this run. Another
+    release of this package may have written another document."""
     try:
-        return client.peek(key) if client is not None else None
+        document = client.peek(key) if client is not None else None
     except StoreLost:
-        return None
-
-
-def _read_of_run(path: Path, run: str) -> Any:
-    """The document in a file; None if there is none, or if it is from an earlier run."""
+        document = None
     try:
-        document = json.loads(path.read_text())
+        if document is None and path is not None:
+            document = json.loads(path.read_text())
+        result: DocumentT = decode(kind, document, key)
     except (OSError, ValueError):
         return None
-    is_of_run = isinstance(document, dict) and document.get("run") == run
-    return document if is_of_run else None
+    return result if result.run == run else None

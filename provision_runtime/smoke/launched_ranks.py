@@ -9,21 +9,14 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..comm import processes
 from ..facts import oom
-from . import last_states, rank_env
-from .options import PHASES
-from .postmortem import Location
+from . import rank_env
+from .options import Options
 from .watchdog import PEER_LOST
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from .options import Options
 
 LOOPBACK = "127.0.0.1"
 # Rarely: polling takes time from a core that is being measured.
@@ -107,13 +100,6 @@ class LaunchedRanks:
                 stderr=log,
                 preexec_fn=processes.death_signal(signal.SIGKILL),
             )
-        # Instead of the rank, which may be stopped or killed before it can.
-        env = rank_env.from_environment(variables)
-        assert env is not None
-        process = processes.identity(child.pid)
-        location = Location(PHASES[0], env.host, process, env.run, self._oom_counter)
-        with suppress(OSError):  # the rank reports what is wrong with its folder
-            last_states.write_location(self._out, rank, location)
         return child
 
     def _watch(self) -> str:
@@ -122,14 +108,18 @@ class LaunchedRanks:
         while self._living():
             time.sleep(POLL_S)
             now = time.monotonic()
-            failures = {rank: describe_exit(code) for rank, code in self.codes.items() if code}
-            if failures and failed_since is None:
-                failed_since = now
-                self.failures.update(failures)
+            if failed_since is None:
+                self.failures = {
+                    rank: describe_exit(code) for rank, code in self.codes.items() if code
+                }
+                failed_since = now if self.failures else None
             if self._received is not None:
                 return f"ended by {signal.Signals(self._received).name}"
-            if failed_since is not None and now > failed_since + self._grace_s():
-                rank, failure = next(iter(failures.items()))
+            # Rank 0 needs longer than the others: it reports for all.
+            first = self._living().get(0)
+            grace_s = SHORT_GRACE_S if first is None or _is_stopped(first) else GRACE_S
+            if failed_since is not None and now > failed_since + grace_s:
+                rank, failure = next(iter(self.failures.items()))
                 return f"rank {rank} {failure}"
             if now > self._ends_at + GRACE_S:
                 return "the time of the whole run is over"
@@ -149,20 +139,10 @@ class LaunchedRanks:
                 time.sleep(POLL_S)
                 if self.codes[0] is not None:
                     end = min(end, time.monotonic() + SHORT_GRACE_S)
-        self._kill()
-
-    def _kill(self) -> None:
         for child in self._living().values():
             child.kill()
         for child in self.children.values():
             child.wait()
-
-    def _grace_s(self) -> float:
-        """Rank 0 needs longer than the others: it reports for all."""
-        first = self.children.get(0)
-        if first is None or first.poll() is not None or _is_stopped(first):
-            return SHORT_GRACE_S
-        return GRACE_S
 
     def _living(self) -> dict[int, subprocess.Popen[bytes]]:
         return {rank: child for rank, child in self.children.items() if child.poll() is None}

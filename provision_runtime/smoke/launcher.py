@@ -11,31 +11,24 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..checks import expectation
 from ..facts import environment as facts
 from ..facts import libraries
+from ..fs.files import read_text
 from ..report import model, table
 from . import last_states, out_folder, postmortem, reporter
 from . import options as smoke_options
 from .launched_ranks import LaunchedRanks, describe_exit, log_path
+from .options import Options
 from .outcome import Finding, Outcome, merge_equal
 from .reporter import REPORT_NAME
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from .options import Options
-
 RANKS_WITHOUT_GPU = 2
 LOG_LINES = 20
-CRASHES = [
-    describe_exit(-number)
-    for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
-]
 
 
 def launch(options: Options, arguments: Sequence[str]) -> int:
@@ -58,7 +51,6 @@ def launch(options: Options, arguments: Sequence[str]) -> int:
 
 
 def default_ranks(backend: str) -> int:
-    """One per visible GPU, unless the backend is Gloo."""
     return (backend != "gloo" and libraries.visible_gpus(os.environ)) or RANKS_WITHOUT_GPU
 
 
@@ -82,9 +74,11 @@ def _prepare(out: Path) -> None:
 def _conclude(options: Options, launched: LaunchedRanks, reason: str) -> int:
     for path in options.out.glob("rank*.location.json"):
         path.unlink()
-    # The report of a run in which no rank got as far as writing one.
-    report = _read(options.out / REPORT_NAME) or (
-        model.Report(
+    try:
+        report = model.loads((options.out / REPORT_NAME).read_text())
+    except (OSError, model.ReportUnreadable):
+        # No rank got as far as writing one.
+        report = model.Report(
             started_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(launched.started)),
             duration_s=round(time.time() - launched.started, 3),
             backend="unknown",
@@ -96,7 +90,6 @@ def _conclude(options: Options, launched: LaunchedRanks, reason: str) -> int:
             skipped=list(options.skipped),
             phases=reporter.with_pending([], options.planned),
         )
-    )
     failures = {rank: describe_exit(code) for rank, code in launched.codes.items() if code != 0}
     pending = reporter.first_pending(report)
     succeeded = model.succeeded(report.verdict)
@@ -111,7 +104,10 @@ def _conclude(options: Options, launched: LaunchedRanks, reason: str) -> int:
         # Reports instead of rank 0, which could not.
         phase_name = pending or "teardown"
         findings = _failure_findings(options.out, launched, phase_name, reason)
-        logs = {str(rank): _tail(log_path(options.out, rank)) for rank in launched.children}
+        logs = {}
+        for rank in launched.children:
+            lines = read_text(log_path(options.out, rank)).splitlines()
+            logs[str(rank)] = lines[-LOG_LINES:]
         outcome = Outcome(findings=findings, data={"logs": logs})
         duration_s = time.time() - launched.started
         # Rank 0 wrote the report when the last finished phase ended.
@@ -139,7 +135,7 @@ def _failure_findings(
         if failure == describe_exit(-signal.SIGKILL) and launched.oom_kills:
             finding_id, message = "rank-oom-killed", postmortem.describe_oom(launched.oom_kills)
         # A rank that crashed in facts did so while it imported torch: a child process tries again.
-        elif phase_name == "facts" and failure in CRASHES:
+        elif phase_name == "facts" and failure != describe_exit(-signal.SIGKILL):
             error = facts.collect_in_child()["error"]
             if error:
                 findings.append(replace(expectation.broken(error), ranks=(rank,)))
@@ -151,17 +147,3 @@ def _failure_findings(
         return (Finding("rank-stuck", "it did not end after the last phase", tuple(stuck)),)
     finding_id = "interrupted" if reason.startswith("ended by") else "rank-died"
     return (Finding(finding_id, reason or "the ranks ended without a report"),)
-
-
-def _read(path: Path) -> model.Report | None:
-    try:
-        return model.loads(path.read_text())
-    except (OSError, model.ReportUnreadable):
-        return None
-
-
-def _tail(path: Path) -> list[str]:
-    try:
-        return path.read_text(errors="replace").splitlines()[-LOG_LINES:]
-    except OSError:
-        return []

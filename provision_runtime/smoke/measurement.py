@@ -28,15 +28,6 @@ def percentile(values: Sequence[float], percent: float) -> float:
     return ordered[max(math.ceil(percent / 100 * len(ordered)) - 1, 0)]
 
 
-def median(values: Sequence[float]) -> float:
-    return percentile(values, 50)
-
-
-def slowest_of_ranks(times_by_rank: Sequence[Sequence[float]]) -> list[float]:
-    """The time of each iteration: the slowest rank's."""
-    return [max(times) for times in zip(*times_by_rank)]
-
-
 def algbw_gb_s(size_bytes: int, seconds: float) -> float:
     return size_bytes / seconds / 1e9
 
@@ -73,12 +64,9 @@ def describe_cpu_share(ranks: Sequence[RankCores]) -> str:
 
 
 def _cores(ranks: Sequence[RankCores]) -> float:
-    """Cores that the ranks of one host may use together."""
+    # Those that the ranks of one host may use together.
     union = 0
     for entry in ranks:
         union |= int(entry["cpus"], 16)
-    cores = float(bin(union).count("1"))
-    for entry in ranks:
-        if entry["quota"] is not None:
-            cores = min(cores, entry["quota"])
-    return cores or 1.0
+    quotas = [entry["quota"] for entry in ranks if entry["quota"]]
+    return min([float(bin(union).count("1")), *quotas])

@@ -6,12 +6,10 @@ NCCL's "Environment Variables" page.
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from pathlib import Path
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+from ..checks.releases import numbers
 
 # Until this release torch's own switches had no prefix.
 PREFIX_SINCE = (2, 2)
@@ -32,15 +30,12 @@ def for_run(torch_version: str, environment: Mapping[str, str], log: Path) -> di
     # must not end it before that. Without error handling (0), torch notices that a peer has
     # ended and leaves the process alone. Its monitor, since 2.2, would abort a process whose
     # collectives hang for minutes.
-    release = tuple(int(number) for number in re.findall(r"\d+", torch_version)[:2])
-    if release < PREFIX_SINCE:
-        variables = {"NCCL_ASYNC_ERROR_HANDLING": "0", "NCCL_BLOCKING_WAIT": "0"}
-    else:
-        variables = {
-            "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
-            "TORCH_NCCL_BLOCKING_WAIT": "0",
-            "TORCH_NCCL_ENABLE_MONITORING": "0",
-        }
+    prefix = "" if numbers(torch_version) < PREFIX_SINCE else "TORCH_"
+    variables = {
+        f"{prefix}NCCL_ASYNC_ERROR_HANDLING": "0",
+        f"{prefix}NCCL_BLOCKING_WAIT": "0",
+        "TORCH_NCCL_ENABLE_MONITORING": "0",
+    }
     if "NCCL_DEBUG_FILE" in environment:
         return variables
     variables["NCCL_DEBUG_FILE"] = str(log)

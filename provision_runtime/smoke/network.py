@@ -12,16 +12,12 @@ import contextlib
 import errno
 import os
 import socket
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from ..checks.interfaces import INTERFACE_VARIABLES, configured_interface
 from ..comm.addresses import address_of, host_address, interfaces, is_loopback
+from .context import RankContext
 from .outcome import Outcome, with_finding
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from .context import RankContext
 
 CONNECT_S = 3.0
 
@@ -42,11 +38,9 @@ def why_unreachable(address: str, port: int) -> tuple[str, str] | None:
             probe.connect(target)
         except ConnectionRefusedError:
             return "store-refused", f"nothing listens at {where}"
-        except socket.timeout:
+        except (socket.timeout, TimeoutError):
             return "store-filtered", f"{where} does not respond"
         except OSError as error:
-            if error.errno == errno.ETIMEDOUT:
-                return "store-filtered", f"{where} does not respond"
             if error.errno == errno.ENETUNREACH and is_loopback(str(target[0])):
                 return "loopback-down", f"{where} is unreachable: the interface lo is down"
             return "store-unreachable", f"{where} is unreachable: {error.strerror or error}"
@@ -75,31 +69,31 @@ def backend_address(context: RankContext) -> str:
 def check_peers(context: RankContext) -> Outcome:
     """All ranks at once: each has an address, and connects to a rank on the next host. Broken if a
     rank cannot."""
-    host, backend = context.env.host, context.backend
-    address, port, problem = "", 0, ""
+    host, address, port, problem = context.env.host, "", 0, ""
+    is_spread = len(context.hosts) > 1
+    finding_id = "interface-absent"
     with contextlib.ExitStack() as stack:
         try:
             address = backend_address(context)
-            if len(context.hosts) > 1:
+            if is_spread:
                 family = socket.AF_INET6 if ":" in address else socket.AF_INET
                 server = stack.enter_context(socket.create_server((address, 0), family=family))
                 port = server.getsockname()[1]
         except (LookupError, OSError) as error:
             problem = f"{error} on {host}"
+        # NCCL never uses a loopback address; if the route to the master is one, that only means
+        # that the master is on this host.
+        if context.backend == "gloo" and is_spread and is_loopback(address):
+            finding_id, variable = "interface-loopback", INTERFACE_VARIABLES["gloo"]
+            problem = f"{host} resolves to {address} on itself"
+            if os.environ.get(variable):
+                problem = f"{variable}={os.environ[variable]}: {address} on {host}"
+                problem += ", which other hosts cannot reach"
         addresses = context.exchange("addresses", [host, address, port, problem])
         if problem:
-            outcome = with_finding("interface-absent", problem, broken=True)
+            outcome = with_finding(finding_id, problem, broken=True)
         elif any(problem for *_, problem in addresses):
             outcome = Outcome("a rank has no address that its backend could use", broken=True)
-        elif backend == "gloo" and len(context.hosts) > 1 and is_loopback(address):
-            # NCCL never uses a loopback address; if the route to the master is one, that only means
-            # that the master is on this host.
-            variable = INTERFACE_VARIABLES["gloo"]
-            message = f"{host} resolves to {address} on itself"
-            if os.environ.get(variable):
-                message = f"{variable}={os.environ[variable]}: {address} on {host}"
-                message += ", which other hosts cannot reach"
-            outcome = with_finding("interface-loopback", message, broken=True)
         else:
             outcome = _connect_to_next_host(context.env.rank, addresses)
         context.exchange("addresses tried", None)
@@ -125,8 +119,5 @@ def _connect_to_next_host(sender: int, addresses: Sequence[tuple[str, str, int, 
 
 def next_rank_elsewhere(rank: int, hosts: Sequence[str]) -> int | None:
     """The next rank in the ring that is on another host; None if there is only one host."""
-    for step in range(1, len(hosts)):
-        candidate = (rank + step) % len(hosts)
-        if hosts[candidate] != hosts[rank]:
-            return candidate
-    return None
+    ring = [*range(rank + 1, len(hosts)), *range(rank)]
+    return next((other for other in ring if hosts[other] != hosts[rank]), None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -95,7 +96,6 @@ def parse(arguments: Sequence[str]) -> Options:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of options.json, by the arguments of argparse."""
     types = {
         "path": _absolute,
         "count": _positive,
@@ -143,9 +143,9 @@ def skipped_phases(only: Sequence[str], skip: Sequence[str]) -> tuple[str, ...]:
 
 
 def parse_deadline(text: str) -> tuple[str, float]:
-    phase, _, number = text.rpartition("=")
-    if phase not in (EVERY_PHASE, *PHASES):
-        raise UsageError(f"{text}: no such phase; there are {', '.join(PHASES)}")
+    phase, equals, number = text.rpartition("=")
+    if equals:
+        _check_phase(text, phase)
     return phase, _seconds(number)
 
 
@@ -153,12 +153,17 @@ def parse_fault(text: str) -> str:
     kind, *values = text.split(":")
     if kind not in FAULTS or len(values) != len(FAULTS[kind]["values"]):
         raise UsageError(f"no such fault: {text!r}; there are {fault_forms()}")
-    rank, phase = _value(text, "RANK"), _value(text, "PHASE")
-    if rank and not (rank.isdigit() and str(int(rank)) == rank):
-        raise UsageError(f"{text!r}: {rank!r} is not a rank")
-    if phase and phase not in PHASES:
-        raise UsageError(f"{text!r}: no such phase; there are {', '.join(PHASES)}")
+    for value, name in zip(values, FAULTS[kind]["values"]):
+        if name == "RANK" and not re.fullmatch("0|[1-9][0-9]*", value):
+            raise UsageError(f"{text!r}: {value!r} is not a rank")
+        if name == "PHASE":
+            _check_phase(text, value)
     return text
+
+
+def _check_phase(text: str, phase: str) -> None:
+    if phase not in PHASES:
+        raise UsageError(f"{text!r}: no such phase; there are {', '.join(PHASES)}")
 
 
 def _value(fault: str, name: str) -> str:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from .options import UsageError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # Held open, and so locked, until this process ends.
 _claimed: list[int] = []

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, field, replace
+from dataclasses import field, replace
 from typing import Any, Dict, Tuple, TypeVar
 
 from ..dataclass import frozen
 from ..report import model
-from ..report.codec import decode
 from ..report.findings import Finding as Finding
 
 K = TypeVar("K")
@@ -38,15 +37,6 @@ class Outcome:
         text = "; ".join(serious) or self.message or "; ".join(warnings)
         return " ".join(text.split())
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-def from_json(document: object) -> Outcome:
-    """What another rank reports. Raises ValueError if it is no outcome."""
-    outcome: Outcome = decode(Outcome, document, "outcome")
-    return outcome
-
 
 def with_finding(
     finding_id: str,
@@ -55,7 +45,6 @@ def with_finding(
     data: dict[str, Any] | None = None,
     broken: bool = False,
 ) -> Outcome:
-    """An outcome with one finding."""
     return Outcome("", (Finding(finding_id, message, tuple(ranks)),), data or {}, broken)
 
 

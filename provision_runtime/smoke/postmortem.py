@@ -81,8 +81,6 @@ class LastState:
 
 @dataclass
 class PostmortemEvidence:
-    """What the reporting rank has collected when the run must end."""
-
     # What each rank wrote before it ended.
     last_states: dict[int, LastState] = field(default_factory=dict)
     # By rank, as it last published it.
@@ -158,7 +156,6 @@ def root_causes(
 
 
 def _absence_findings(ranks: Sequence[int], evidence: PostmortemEvidence) -> list[Finding]:
-    """Findings about ranks that report nothing themselves."""
     findings = []
     for rank in ranks:
         if rank not in evidence.locations:
@@ -186,23 +183,19 @@ def failing_phase(evidence: PostmortemEvidence, phase_of_rank: str) -> str:
     candidates = [state.position.phase for state in states.values() if state.outcome.findings]
     if not candidates:
         candidates = [state.position.phase for state in states.values()]
-        for rank, location in evidence.locations.items():
-            if rank not in states:
-                candidates.append(location.phase)
-    phases_of_test = [phase for phase in candidates if phase in PHASES]
-    return min(phases_of_test, key=PHASES.index, default=phase_of_rank)
+        candidates += [
+            where.phase for rank, where in evidence.locations.items() if rank not in states
+        ]
+    return min(set(candidates) & set(PHASES), key=PHASES.index, default=phase_of_rank)
 
 
 def _are_calls_comparable(positions: Sequence[Position]) -> bool:
     """Whether the ranks wait for one another, in a collective or at the exchange after it: only
     then does comparing their calls mean something."""
-    for position in positions:
-        if any(position.skipped_collective(other) for other in positions):
-            return True
-    furthest = max((position.collectives for position in positions), default=0)
-    return all(
-        position.collectives == furthest and position.in_collective for position in positions
-    )
+    if any(one.skipped_collective(other) for one in positions for other in positions):
+        return True
+    is_in_collective = all(position.in_collective for position in positions)
+    return is_in_collective and len({position.collectives for position in positions}) == 1
 
 
 def _describe_positions(positions: Mapping[int, Position]) -> str:

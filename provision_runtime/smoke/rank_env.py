@@ -10,6 +10,7 @@ from ..dataclass import frozen
 from .options import UsageError
 
 REQUIRED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT")
 # Set by our launcher to the reading of the monotonic clock (one for all processes of a host) at
 # which the whole run ends.
 ENDS_AT = "PROVISION_SMOKE_ENDS_AT"
@@ -65,25 +66,22 @@ def from_environment(environment: Mapping[str, str] | None = None) -> RankEnv | 
             f"RANK is set, but {', '.join(missing)} is not: "
             f"set all of {', '.join(REQUIRED)}, or none"
         )
-    local_world_size = None
-    if "LOCAL_WORLD_SIZE" in variables:
-        local_world_size = _number(variables, "LOCAL_WORLD_SIZE")
+    numbers = {}
+    for name in NUMBERS:
+        if name in variables and not variables[name].isdigit():
+            raise UsageError(f"{name}={variables[name]!r} in the environment is not a number")
+        if name in variables:
+            numbers[name] = int(variables[name])
     return RankEnv(
-        rank=_number(variables, "RANK"),
-        world_size=_number(variables, "WORLD_SIZE"),
-        local_rank=_number(variables, "LOCAL_RANK"),
-        local_world_size=local_world_size,
+        rank=numbers["RANK"],
+        world_size=numbers["WORLD_SIZE"],
+        local_rank=numbers["LOCAL_RANK"],
+        local_world_size=numbers.get("LOCAL_WORLD_SIZE"),
         master_addr=variables["MASTER_ADDR"],
-        master_port=_number(variables, "MASTER_PORT"),
+        master_port=numbers["MASTER_PORT"],
         host=socket.gethostname(),
         store_is_hosted=variables.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
         attempt=variables.get("TORCHELASTIC_RESTART_COUNT", "0"),
         ends_at=float(variables[ENDS_AT]) if ENDS_AT in variables else None,
         job=" ".join(variables[name] for name in JOB if name in variables),
     )
-
-
-def _number(variables: Mapping[str, str], name: str) -> int:
-    if not variables.get(name, "").isdigit():
-        raise UsageError(f"{name}={variables.get(name)!r} in the environment is not a number")
-    return int(variables[name])

@@ -9,20 +9,16 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from .. import fs
 from ..report import model, table
 from ..report.findings import PERFORMANCE_WARNINGS
+from .context import RankContext
 from .outcome import Finding, Outcome
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from .context import RankContext
 
 REPORT_NAME = "report.json"
 NOT_FINISHED = "not finished"
@@ -92,15 +88,20 @@ class Reporter:
         self._last_phase_ended = self._started
 
     def record(self, name: str, outcome: Outcome, duration_s: float) -> None:
-        """Adds a finished phase to the report."""
         phase = report_phase(name, outcome, duration_s, self._context.options.strict)
         self._finished.append(phase)
         self._last_phase_ended = time.monotonic()
         self.write()
-        if self._context.env.rank == 0:
+        context = self._context
+        # A rank prints what no other one reports. Without a store every rank prints its view; after
+        # the store was lost, one rank of each host does. Our launcher, which knows more, does so
+        # itself.
+        is_lost = any(finding.id == "store-lost" for finding in phase.findings)
+        is_lost = is_lost and context.is_first_of_host and not context.env.launched
+        if context.env.rank == 0:
             self._print(phase)
-        elif self._is_cut_off(phase) and phase.verdict == model.FAIL:
-            self._print(phase, f"rank {self._context.env.rank}: ")
+        elif phase.verdict == model.FAIL and (context.all_gather is None or is_lost):
+            self._print(phase, f"rank {context.env.rank}: ")
 
     def write(self) -> None:
         if self._context.env.rank == 0:
@@ -132,7 +133,6 @@ class Reporter:
 
     @property
     def current(self) -> model.Report:
-        """The report of the run until now."""
         context = self._context
         return model.Report(
             started_at=self._started_at.strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -146,16 +146,6 @@ class Reporter:
             facts=context.facts,
             phases=with_pending(self._finished, context.options.planned),
         )
-
-    def _is_cut_off(self, phase: model.ReportedPhase) -> bool:
-        """Whether no other rank reports what this one sees. Without a store every rank prints its
-        view; after the store was lost, one rank of each host does. Our launcher, which knows more,
-        does so itself."""
-        context = self._context
-        if context.all_gather is None:
-            return True
-        is_lost = any(finding.id == "store-lost" for finding in phase.findings)
-        return is_lost and context.is_first_of_host and not context.env.launched
 
     def _print(self, phase: model.ReportedPhase, prefix: str = "") -> None:
         lines = table.phase_lines(phase, table.terminal_width(self._output))

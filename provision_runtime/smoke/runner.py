@@ -11,8 +11,9 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, List, NamedTuple, NoReturn
+from typing import List, NamedTuple, NoReturn
 
 from .. import fs
 from ..comm.store import PhaseAbandoned, RanksMissing, StoreLost
@@ -29,23 +30,17 @@ from . import (
 )
 from .collective_log import Call, compare
 from .context import RankContext
-from .options import UsageError
+from .options import Options, UsageError
 from .outcome import (
     Finding,
     Outcome,
     combine,
     describe_error,
-    from_json,
     merge_equal,
     with_finding,
     with_rank,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from .options import Options
-    from .rank_env import RankEnv
+from .rank_env import RankEnv
 
 # Time for agreeing on a phase, even if the phase used up its deadline.
 AGREE_S = 2.0
@@ -131,7 +126,8 @@ class RankRunner:
                 text = f"rank {rank}: {phase.name}: {finding.message} ({finding.id})"
                 print(text, file=sys.stderr, flush=True)
             with contextlib.suppress(StoreLost):
-                self._context.abandon_phase()
+                if self._context.client is not None:
+                    self._context.client.set(f"abandoned/{phase.name}", rank)
         duration_s = time.monotonic() - self._phase_started
         self._completed.append(CompletedPhase(phase, outcome, duration_s))
         # Until the store is reached there is no way to agree: facts waits for rendezvous.
@@ -177,35 +173,41 @@ class RankRunner:
         phase, outcome_here, duration_s = completed
         if self._context.all_gather is None:
             rank = self._context.env.rank
-            findings = tuple(with_rank(finding, rank) for finding in outcome_here.findings)
-            outcome = replace(outcome_here, findings=findings)
-            if outcome.broken:
-                return self._outcome_without_store(outcome), duration_s
-            return phase.merge([outcome]), duration_s
+            findings = [with_rank(finding, rank) for finding in outcome_here.findings]
+            if not outcome_here.broken:
+                return phase.merge([replace(outcome_here, findings=tuple(findings))]), duration_s
+            # Without a store this rank reports for itself; rank 0 also for the ranks that wrote
+            # their last state next to the report.
+            self._write_last_state("it left the run")
+            if rank == 0:
+                out, env = self._context.options.out, self._context.env
+                findings += last_states.collect_evidence(None, out, env, {}).reported(but=0)
+            return replace(outcome_here, findings=merge_equal(findings)), duration_s
         if self._watchdog.remaining_s() < AGREE_S:
             self._watchdog.expect(f"agreeing on {phase.name}", AGREE_S)
-        payload = [outcome_here.as_json(), duration_s, self._context.calls.summary]
+        payload = [asdict(outcome_here), duration_s, self._context.calls.summary]
         try:
             replies = self._context.agree(
                 phase.name, payload, lambda reply: bool(reply[0]["broken"])
             )
-            outcomes = [from_json(outcome) for outcome, _, _ in replies]
+            outcomes = [decode(Outcome, outcome, "outcome") for outcome, _, _ in replies]
             summaries = [summary for _, _, summary in replies]
             differing = self._differing_calls(phase.name, outcomes, summaries)
         except RanksMissing as missing:
-            collected = {rank: from_json(reply[0]) for rank, reply in missing.payloads.items()}
+            collected = {
+                rank: decode(Outcome, reply[0], "outcome")
+                for rank, reply in missing.payloads.items()
+            }
             return self._outcome_with_missing_ranks(missing.ranks, collected), duration_s
         except StoreLost as store_error:
             # Ranks that wait for rank 0's process lose the store with it.
-            findings = (Finding("store-lost", str(store_error)), *outcome_here.findings)
-            return Outcome(findings=findings, broken=True), duration_s
-        if any(outcome.broken for outcome in outcomes):
-            merged = combine(outcomes)
-        else:
-            merged = phase.merge(outcomes)
+            lost = Finding("store-lost", str(store_error))
+            return Outcome(findings=(lost, *outcome_here.findings), broken=True), duration_s
+        merge = combine if any(outcome.broken for outcome in outcomes) else phase.merge
+        merged = merge(outcomes)
         if differing is not None:
-            findings = (*_without_consequences(merged.findings), differing)
-            merged = replace(merged, findings=findings, broken=True)
+            causes = (*_without_consequences(merged.findings), differing)
+            merged = replace(merged, findings=causes, broken=True)
         if merged.broken and merged.verdict == model.PASS:
             # A phase that was not completed is never a pass.
             message = merged.message or "the phase was not completed"
@@ -219,42 +221,27 @@ class RankRunner:
             self._reporter.record(phase.name, phase.merge([outcome]), duration_s)
         self._completed.clear()
 
-    def _outcome_without_store(self, outcome: Outcome) -> Outcome:
-        """Without a store this rank reports for itself; rank 0 also for the ranks that wrote their
-        last state next to the report."""
-        context, rank = self._context, self._context.env.rank
-        self._write_last_state("it left the run")
-        findings = list(outcome.findings)
-        if rank == 0:
-            evidence = last_states.collect_evidence(None, context.options.out, context.env, {})
-            findings += evidence.reported(but=0)
-        return replace(outcome, findings=merge_equal(findings))
-
     def _differing_calls(
         self, name: str, outcomes: Sequence[Outcome], summaries: Sequence[Sequence[int]]
     ) -> Finding | None:
         """The finding if ranks called different collectives; None if a rank left with an error, as
         the calls then differ for that reason."""
-        for outcome in outcomes:
-            if outcome.broken and _without_consequences(outcome.findings):
-                return None
-        if all(summary == summaries[0] for summary in summaries):
+        causes = [_without_consequences(outcome.findings) for outcome in outcomes]
+        has_left = any(outcome.broken and cause for outcome, cause in zip(outcomes, causes))
+        if has_left or all(summary == summaries[0] for summary in summaries):
             return None
         calls_here = [asdict(call) for call in self._context.calls.latest()]
         latest = self._context.agree(f"calls until {name}", calls_here)
-        calls = decode(List[List[Call]], latest, "calls")
-        differing = compare(dict(enumerate(calls)))
-        if differing is not None and differing.id == "collective-skipped":
-            # A rank whose collective raised made fewer calls because of that.
-            for outcome in outcomes:
-                if len(_without_consequences(outcome.findings)) < len(outcome.findings):
-                    return None
+        differing = compare(dict(enumerate(decode(List[List[Call]], latest, "calls"))))
+        # A rank whose collective raised made fewer calls because of that.
+        has_raised = any(len(cause) < len(o.findings) for o, cause in zip(outcomes, causes))
+        if has_raised and differing is not None and differing.id == "collective-skipped":
+            return None
         return differing
 
     def _outcome_with_missing_ranks(
         self, missing: Sequence[int], outcomes: Mapping[int, Outcome]
     ) -> Outcome:
-        """The outcome of a phase that some ranks did not report."""
         reported = []
         for rank, outcome in outcomes.items():
             reported += [with_rank(finding, rank) for finding in outcome.findings]
@@ -263,7 +250,6 @@ class RankRunner:
         return Outcome(findings=findings, data=data, broken=True)
 
     def _evidence_of(self, ranks: Sequence[int]) -> postmortem.PostmortemEvidence:
-        """What is known of ranks that do not respond."""
         context = self._context
         locations = last_states.read_locations(
             context.client, context.options.out, context.env, context.last_locations
@@ -315,7 +301,12 @@ class RankRunner:
             watchdog.set_backstop(watchdog.BACKSTOP_S)
             self._report_lock.acquire(timeout=REPORT_LOCK_S)
             if self._is_complete:
-                self._end_of_teardown(reason, cause)
+                # All phases are reported. A rank that cannot end reports for itself; ranks that do
+                # not respond now have ended well.
+                if cause not in (watchdog.SIGNALED, watchdog.ABANDONED):
+                    self._write_last_state(reason)
+                    if context.env.rank == 0:
+                        self._reporter.fail("teardown", (Finding("rank-stuck", reason, (0,)),))
             else:
                 reaches_store = self._write_last_state(reason)
                 self._report_or_wait(reaches_store, reason, cause)
@@ -325,15 +316,6 @@ class RankRunner:
             traceback.print_exc()
         finally:
             watchdog.end_rank(False)
-
-    def _end_of_teardown(self, reason: str, cause: str) -> None:
-        """All phases are reported. A rank that cannot end reports for itself; ranks that do not
-        respond now have ended well."""
-        if cause in (watchdog.SIGNALED, watchdog.ABANDONED):
-            return
-        self._write_last_state(reason)
-        if self._context.env.rank == 0:
-            self._reporter.fail("teardown", (Finding("rank-stuck", reason, (0,)),))
 
     def _write_last_state(self, reason: str) -> bool:
         """Returns whether the store took it."""

@@ -7,18 +7,14 @@ without its RDMA plug-in through TCP, and everything still works. What each rank
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 from ..checks.device_models import model_of
 from ..dataclass import frozen
+from ..facts.model import WireFacts
 from ..facts.nccl_log import NET, P2P, SHM, SOCKET, Transports
 from .outcome import Finding, merge_equal
 from .wire_limit import GPU_INTERFACES, SLINGSHOT_INTERFACE, switches_in_common
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ..facts.model import WireFacts
 
 INFINIBAND = "InfiniBand"
 EFA = "efa"
@@ -56,76 +52,67 @@ class RankTransports:
 
 
 def findings(ranks: Sequence[RankTransports]) -> list[Finding]:
-    """One finding for each id, about all ranks that it is true of."""
+    """One finding for each id, about all ranks that it is true of, in the words of the first."""
     if not ranks:
         return []
-    direct = "the network card does not reach the GPU's memory: data pass through the host's"
-    in_switch = "NCCL does not sum in the NVLink switch (NVLS), which these GPUs could"
-    result = [
-        *_hosts(ranks),
-        *_multi_node_nvlink(ranks),
-        *_socket(ranks),
-        *_peer_access(ranks),
-        *(Finding("gdr-absent", direct, (rank.rank,)) for rank in ranks if _without_gdr(rank)),
-        *(
-            Finding("nvls-absent", in_switch, (rank.rank,))
-            for rank in ranks
-            if _without_nvls(rank, ranks)
-        ),
-    ]
-    return list(merge_equal(result))
-
-
-def _peers(ranks: Sequence[RankTransports]) -> list[tuple[RankTransports, RankTransports, str]]:
-    """Sender, receiver and transport of each connection between two ranks."""
+    result = []
+    log, machines = ranks[0].log, len({rank.boot or rank.host for rank in ranks})
+    # NCCL takes ranks for ranks of one host by host name and boot, or by NCCL_HOSTID.
+    if not log.mnnvl and log.ranks == len(ranks) and log.nodes != machines:
+        message = f"NCCL counts {log.nodes} hosts (nNodes); there are {machines}"
+        result.append(Finding("host-identity", message, tuple(range(len(ranks)))))
+    is_one_domain = len({rank.log.clique for rank in ranks}) == 1
     by_rank = {rank.rank: rank for rank in ranks}
-    connections = []
     for rank in ranks:
+        on_host = [other for other in ranks if other.host == rank.host]
+        if is_one_domain and log.clique and rank.log.mnnvl is False and len(on_host) < len(ranks):
+            message = f"the GPUs of these hosts are in one NVLink domain ({log.clique}), which NCCL"
+            result.append(Finding("mnnvl-absent", f"{message} does not use", (rank.rank,)))
         for peer, transport in rank.log.peers.items():
-            if peer in by_rank:
-                connections.append((rank, by_rank[peer], transport))
-    return connections
+            if peer in by_rank and by_rank[peer].host != rank.host:
+                result += _between_hosts(rank, transport, on_host)
+            elif peer in by_rank:
+                result += _within_host(rank, by_rank[peer], transport)
+        if _without_gdr(rank):
+            message = (
+                "the network card does not reach the GPU's memory: data pass through the host's"
+            )
+            result.append(Finding("gdr-absent", message, (rank.rank,)))
+        if _without_nvls(rank, on_host):
+            message = "NCCL does not sum in the NVLink switch (NVLS), which these GPUs could"
+            result.append(Finding("nvls-absent", message, (rank.rank,)))
+    return list(merge_equal(result, by_id=True))
 
 
-def _hosts(ranks: Sequence[RankTransports]) -> list[Finding]:
-    """NCCL takes ranks for ranks of one host by host name and boot, or by NCCL_HOSTID."""
-    log = ranks[0].log
-    machines = len({rank.boot or rank.host for rank in ranks})
-    if log.mnnvl or log.ranks != len(ranks) or log.nodes == machines:
-        return []
-    message = f"NCCL counts {log.nodes} hosts (nNodes); there are {machines}"
-    return [Finding("host-identity", message, tuple(range(len(ranks))))]
-
-
-def _multi_node_nvlink(ranks: Sequence[RankTransports]) -> list[Finding]:
-    """Hosts whose GPUs are of one NVLink domain, and that do not use it."""
-    cliques = {rank.log.clique for rank in ranks}
-    affected = tuple(rank.rank for rank in ranks if rank.log.mnnvl is False)
-    if len({rank.host for rank in ranks}) < 2 or len(cliques) > 1 or not affected:
-        return []
-    clique = cliques.pop()
-    message = (
-        f"the GPUs of these hosts are in one NVLink domain ({clique}), which NCCL does not use"
-    )
-    return [Finding("mnnvl-absent", message, affected)] if clique else []
-
-
-def _socket(ranks: Sequence[RankTransports]) -> list[Finding]:
+def _between_hosts(
+    sender: RankTransports, transport: str, on_host: Sequence[RankTransports]
+) -> Iterator[Finding]:
     """TCP between hosts that have a fabric."""
-    affected: dict[int, str] = {}
-    for sender, receiver, transport in _peers(ranks):
-        # Google's FastSocket sends by TCP, too.
-        is_tcp = transport.startswith((f"{NET}/{SOCKET}", f"{NET}/Fast{SOCKET}"))
-        is_tcp |= any(name.startswith(TCP_PROVIDERS) for name in sender.log.plugins)
-        if sender.host != receiver.host and is_tcp:
-            fabric = _fabric(sender, [rank for rank in ranks if rank.host == sender.host])
-            if fabric:
-                affected[sender.rank] = fabric
-    if not affected:
-        return []
-    fabrics = " and ".join(sorted(set(affected.values())))
-    message = f"NCCL sends to other hosts by TCP, although {fabrics} is up"
-    return [Finding("transport-socket", message, tuple(affected))]
+    # Google's FastSocket sends by TCP, too.
+    is_tcp = transport.startswith((f"{NET}/{SOCKET}", f"{NET}/Fast{SOCKET}"))
+    is_tcp |= any(name.startswith(TCP_PROVIDERS) for name in sender.log.plugins)
+    fabric = _fabric(sender, on_host)
+    if is_tcp and fabric:
+        message = f"NCCL sends to other hosts by TCP, although {fabric} is up"
+        yield Finding("transport-socket", message, (sender.rank,))
+
+
+def _within_host(
+    sender: RankTransports, receiver: RankTransports, transport: str
+) -> Iterator[Finding]:
+    """GPUs that NVLink joins, and that do not use it; GPUs at one PCIe switch that exchange data
+    through the host's memory. Across the processor NCCL itself prefers that memory (p2pLevel is
+    PATH_PXB, NVIDIA/nccl:src/graph/paths.cc)."""
+    pair = (sender.rank, receiver.rank)
+    example = f"as ranks {sender.rank} and {receiver.rank}: {transport}"
+    gpu = sender.wires["nvlink"].get(sender.uuid)
+    if gpu is not None and gpu["links_to"].get(receiver.uuid, 0) > 0:
+        if not transport.startswith(P2P):
+            message = f"GPUs with NVLink exchange data by another path, {example}"
+            yield Finding("p2p-absent", message, pair)
+    elif transport.startswith((SHM, NET)) and _at_one_switch(sender, receiver):
+        message = f"GPUs of one host exchange data through its memory, {example}"
+        yield Finding("p2p-through-host", message, pair)
 
 
 def _fabric(rank: RankTransports, on_host: Sequence[RankTransports]) -> str:
@@ -147,29 +134,6 @@ def _fabric(rank: RankTransports, on_host: Sequence[RankTransports]) -> str:
     return ""
 
 
-def _peer_access(ranks: Sequence[RankTransports]) -> list[Finding]:
-    """GPUs that NVLink joins, and that do not use it; GPUs at one PCIe switch that exchange data
-    through the host's memory. Across the processor NCCL itself prefers that memory (p2pLevel is
-    PATH_PXB, NVIDIA/nccl:src/graph/paths.cc)."""
-    off_nvlink, through_host = [], []
-    for sender, receiver, transport in _peers(ranks):
-        pair = (sender.rank, receiver.rank, transport)
-        if sender.host != receiver.host:
-            continue
-        gpu = sender.wires["nvlink"].get(sender.uuid)
-        if gpu is not None and gpu["links_to"].get(receiver.uuid, 0) > 0:
-            if not transport.startswith(P2P):
-                off_nvlink.append(pair)
-        elif transport.startswith((SHM, NET)) and _at_one_switch(sender, receiver):
-            through_host.append(pair)
-    return [
-        *_pairs_finding("p2p-absent", "GPUs with NVLink exchange data by another path", off_nvlink),
-        *_pairs_finding(
-            "p2p-through-host", "GPUs of one host exchange data through its memory", through_host
-        ),
-    ]
-
-
 def _at_one_switch(sender: RankTransports, receiver: RankTransports) -> bool:
     """Whether a PCIe switch joins GPUs whose driver allows access to each other's memory. Below
     one port of the processor there is a second GPU only if there is a switch."""
@@ -178,18 +142,6 @@ def _at_one_switch(sender: RankTransports, receiver: RankTransports) -> bool:
     paths = {link["address"]: link.get("path", "") for link in sender.wires["pcie"]}
     ends = [paths.get(rank.address, "") for rank in (sender, receiver)]
     return switches_in_common(*ends) > 0
-
-
-def _pairs_finding(
-    finding_id: str, problem: str, pairs: Sequence[tuple[int, int, str]]
-) -> list[Finding]:
-    """pairs: two ranks, and the transport between them; the message names the first."""
-    if not pairs:
-        return []
-    first, second, transport = pairs[0]
-    ranks = {rank for sender, receiver, _ in pairs for rank in (sender, receiver)}
-    message = f"{problem}, as ranks {first} and {second}: {transport}"
-    return [Finding(finding_id, message, tuple(sorted(ranks)))]
 
 
 def _without_gdr(rank: RankTransports) -> bool:
@@ -202,17 +154,12 @@ def _without_gdr(rank: RankTransports) -> bool:
     return rank.log.gdrdma is False and any(SOCKET not in name for name in networks)
 
 
-def _without_nvls(rank: RankTransports, ranks: Sequence[RankTransports]) -> bool:
-    local_ranks = [other for other in ranks if other.host == rank.host]
-    can_sum = rank.major >= NVLS_MAJOR and len(local_ranks) >= NVLS_RANKS and rank.may_use_nvls
-    is_unused = rank.log.nvls_supported is False or rank.log.nvls_channels == 0
-    return can_sum and is_unused and _at_switch(rank)
-
-
-def _at_switch(rank: RankTransports) -> bool:
+def _without_nvls(rank: RankTransports, on_host: Sequence[RankTransports]) -> bool:
     """Through a switch, all links of a GPU lead to every other one."""
+    if rank.major < NVLS_MAJOR or len(on_host) < NVLS_RANKS or not rank.may_use_nvls:
+        return False
     gpu = rank.wires["nvlink"].get(rank.uuid)
     if gpu is None or not gpu["links_to"]:
         return False
-    links = len(gpu["links_gb_s"])
-    return all(count == links for count in gpu["links_to"].values())
+    is_unused = rank.log.nvls_supported is False or rank.log.nvls_channels == 0
+    return is_unused and set(gpu["links_to"].values()) == {len(gpu["links_gb_s"])}

@@ -62,7 +62,7 @@ class Watchdog:
         self._limit = ("the whole run", ends_at, OVER)
         self._leave_at = 0.0
         self._threads = [
-            threading.Thread(target=self._watch_or_end, name="watchdog", daemon=True),
+            threading.Thread(target=self._watch, name="watchdog", daemon=True),
             threading.Thread(target=self._ask, name="asking", daemon=True),
         ]
 
@@ -82,30 +82,27 @@ class Watchdog:
     def remaining_s(self) -> float:
         return self._limit[1] - time.monotonic()
 
-    def _watch_or_end(self) -> None:
-        """A rank without its watchdog would keep no deadline: it ends with it."""
+    def _watch(self) -> None:
         try:
-            self._watch()
+            while True:
+                received = signal.sigtimedwait(SIGNALS, TICK_S)
+                # Seen on a busy machine: an answer without a signal, number 0.
+                number = received.si_signo if received is not None else 0
+                if number == PEER_LOST:
+                    self._end("another rank ended", ABANDONED)
+                if number:
+                    self._end(f"ended by {signal.Signals(number).name}", SIGNALED)
+                now = time.monotonic()
+                name, deadline, cause = self._limit
+                if now >= deadline:
+                    self._end(f"did not end {name}", cause)
+                if self._leave_at and now >= self._leave_at:
+                    self._end("another rank left the phase", ABANDONED)
         except Exception:
             traceback.print_exc()
         finally:
+            # A rank without its watchdog would keep no deadline: it ends with it.
             end_rank(False)
-
-    def _watch(self) -> None:
-        while True:
-            received = signal.sigtimedwait(SIGNALS, TICK_S)
-            # Seen on a busy machine: an answer without a signal, number 0.
-            number = received.si_signo if received is not None else 0
-            if number == PEER_LOST:
-                self._end("another rank ended", ABANDONED)
-            if number:
-                self._end(f"ended by {signal.Signals(number).name}", SIGNALED)
-            now = time.monotonic()
-            name, deadline, cause = self._limit
-            if now >= deadline:
-                self._end(f"did not end {name}", cause)
-            if self._leave_at and now >= self._leave_at:
-                self._end("another rank left the phase", ABANDONED)
 
     def _ask(self) -> None:
         """In a separate thread: a store whose host is stopped does not respond, and deadlines must

@@ -33,7 +33,6 @@ FEWEST_RAILS = 3
 
 
 def reference() -> Any:
-    """The contents of wire_reference.json."""
     return packaged_json(__package__, "wire_reference.json")
 
 
@@ -46,7 +45,7 @@ def share_at(gb_s: float, size_bytes: float, hosts: int = 1) -> float:
 
 @frozen
 class Wire:
-    """gb_s: what the wire carries in one direction. intact_gb_s: what it would carry with all lanes
+    """gb_s: what the wire carries in one direction, 0 if it is unknown. intact_gb_s: what it would carry with all lanes
     and ports that such machines have. hosts: how many the ring spans."""
 
     name: str
@@ -89,36 +88,35 @@ def wire_limit(hosts: Sequence[HostWires]) -> WireLimit | None:
     """The limit of a ring over all GPUs; None if the rate of one of its wires is unknown."""
     count, ranks = len(hosts), sum(len(host.gpus) for host in hosts)
     facts = model_of(hosts[0].device)
-    nvlink_gb_s = facts.get("nvlinks", 0) * facts.get("nvlink_gb_s", 0.0)
     wires = [_network(host) for host in hosts if count > 1]
     # The host with the most ports shows what the others should have.
-    fastest = max((wire.intact_gb_s for wire in wires if wire), default=0.0)
-    wires = [wire and replace(wire, intact_gb_s=fastest) for wire in wires]
+    fastest = max((wire.intact_gb_s for wire in wires), default=0.0)
+    wires = [replace(wire, intact_gb_s=fastest) for wire in wires]
     cliques = {host.clique for host in hosts}
     if count > 1 and len(cliques) == 1 and ranks <= facts.get("multi_node", 0):
         # GPUs of one NVLink domain; if the domain is unknown, they may be of one.
-        joined = Wire("the NVLinks between hosts", "nvlink", nvlink_gb_s)
+        nvlink_gb_s = facts.get("nvlinks", 0) * facts.get("nvlink_gb_s", 0.0)
+        wires = [Wire("the NVLinks between hosts", "nvlink", nvlink_gb_s)]
         if cliques == {""}:
             name = f"the network's ports (NVLink may join the {count} hosts)"
-            joined = Wire(name, "multi-node", fastest, nvlink_gb_s)
-        wires = [joined if joined.gb_s else None]
+            wires = [Wire(name, "multi-node", fastest, nvlink_gb_s)]
     wires += [_within_host(host) for host in hosts if len(host.gpus) > 1]
-    present = [replace(wire, hosts=count) for wire in wires if wire]
-    if not wires or len(present) < len(wires):
+    if not wires or not all(wire.gb_s for wire in wires):
         return None
-    slowest = min(present, key=lambda wire: wire.least_gb_s("fail"))
+    wires = [replace(wire, hosts=count) for wire in wires]
+    slowest = min(wires, key=lambda wire: wire.least_gb_s("fail"))
     # A port that is not up is worth a warning, whatever else the ring crosses.
     warning = min(
-        present, key=lambda wire: (wire.kind != "rails", wire.least_gb_s("warn"), wire.gb_s)
+        wires, key=lambda wire: (wire.kind != "rails", wire.least_gb_s("warn"), wire.gb_s)
     )
     return WireLimit(slowest, warning)
 
 
-def _within_host(host: HostWires) -> Wire | None:
+def _within_host(host: HostWires) -> Wire:
     facts = model_of(host.device)
     peer_access = facts.get("peer_access", True)
     gb_s = _nvlink_gb_s(host)
-    if gb_s is None:
+    if not gb_s:
         # A hypervisor may hide that GPUs reach one another, and then nothing is broken.
         is_virtual = host.wires.get("virtual", False)
         return _pcie_limit(host, "virtual" if is_virtual else "pcie" if peer_access else "host")
@@ -126,43 +124,41 @@ def _within_host(host: HostWires) -> Wire | None:
     if facts.get("bridge") or not peer_access:
         kind = "bridge"
     links = min((host.wires["nvlink"][uuid]["links_gb_s"] for uuid, _ in host.gpus), key=len)
-    count, link_gb_s = facts.get("nvlinks", 0), facts.get("nvlink_gb_s", 0.0)
+    count = facts.get("nvlinks", 0)
     if sum(links) <= gb_s and len(links) < count:
         inactive = count - len(links)
         name = f"the {count} NVLinks per GPU of {host.host}, of which {inactive} are inactive,"
-        gb_s = count * link_gb_s
+        gb_s = count * facts.get("nvlink_gb_s", 0.0)
     return Wire(name, kind, gb_s)
 
 
-def _nvlink_gb_s(host: HostWires) -> float | None:
-    """What the slowest of these GPUs can send to the others over NVLink; None if a ring over
-    NVLink alone is impossible."""
+def _nvlink_gb_s(host: HostWires) -> float:
+    """What the slowest of these GPUs can send to the others over NVLink; 0 if a ring over NVLink
+    alone is impossible."""
     uuids = [uuid for uuid, _ in host.gpus]
+    gpus = [host.wires["nvlink"].get(uuid) for uuid in uuids]
     rates: list[float] = []
-    for uuid in uuids:
-        gpu = host.wires["nvlink"].get(uuid)
+    for gpu in gpus:
         if gpu is None or not gpu["links_gb_s"]:
-            return None
+            return 0.0
         links = gpu["links_gb_s"]
         to_peers = sum(count for peer, count in gpu["links_to"].items() if peer in uuids)
         # Through a switch every link leads to every GPU, so this counts links several times.
         usable = min(to_peers, len(links))
-        if not usable:
-            return None
         rates.append(sum(links) / len(links) * usable)
     # Bridges join pairs only.
     reached = {uuids[0]}
     for _ in uuids:
         reached |= {peer for uuid in reached for peer in host.wires["nvlink"][uuid]["links_to"]}
         reached &= set(uuids)
-    return min(rates) if len(reached) == len(uuids) else None
+    return min(rates) if len(reached) == len(uuids) else 0.0
 
 
-def _pcie_limit(host: HostWires, kind: str) -> Wire | None:
+def _pcie_limit(host: HostWires, kind: str) -> Wire:
     by_address = {link["address"]: link for link in host.wires["pcie"]}
     addresses = [address for _, address in host.gpus]
     if not by_address.keys() >= set(addresses):
-        return None
+        return Wire("", kind, 0.0)
     slowest = min((by_address[address] for address in addresses), key=lambda link: link["gb_s"])
     lanes, card_lanes = slowest["lanes"], slowest.get("card_lanes", USUAL_LANES)
     all_lanes = f"(of x{card_lanes}) " if lanes < card_lanes else ""
@@ -171,13 +167,10 @@ def _pcie_limit(host: HostWires, kind: str) -> Wire | None:
     return Wire(name, kind, slowest["gb_s"], slowest["gb_s"] * max(card_lanes / lanes, 1))
 
 
-def _network(host: HostWires) -> Wire | None:
+def _network(host: HostWires) -> Wire:
     """The way out of a host: its adapters that belong to these GPUs, and their PCIe."""
     facts, gpus = model_of(host.device), len(host.gpus)
-    adapters = _adapters(host)
-    if adapters is None:
-        return None
-    count, gb_s, kind = adapters
+    count, gb_s, kind = _adapters(host)
     name = f"{count} x {gb_s * 8:g} Gb/s of {host.host}"
     intact = count
     if kind == "rdma" and count == gpus - 1 and gpus >= FEWEST_RAILS:
@@ -186,16 +179,15 @@ def _network(host: HostWires) -> Wire | None:
     rate_limits = (facts.get("network_gb_s"), reference()["kinds"][kind].get("most_gb_s"))
     most = min(filter(None, rate_limits), default=math.inf)
     wire = Wire(name, kind, min(count * gb_s, most), min(intact * gb_s, most))
-    pcie = None if facts.get("c2c") else _pcie_limit(host, kind)
-    if pcie is None or pcie.gb_s * gpus >= wire.gb_s:
+    pcie = _pcie_limit(host, kind)
+    if facts.get("c2c") or not 0 < pcie.gb_s * gpus < wire.gb_s:
         return wire
     return replace(wire, name=pcie.name, gb_s=pcie.gb_s * gpus)
 
 
-def _adapters(host: HostWires) -> tuple[int, float, str] | None:
-    """The adapters of these GPUs: how many, GB/s of each, and their kind; None if unknown."""
+def _adapters(host: HostWires) -> tuple[int, float, str]:
+    """The adapters of these GPUs: how many, GB/s of each (0 if it is unknown), and their kind."""
     ports, interfaces = host.wires["ports"], host.wires["interfaces"]
-    rate = interfaces.get(host.interface)
     slingshot = [gb_s for name, gb_s in interfaces.items() if name.startswith(SLINGSHOT_INTERFACE)]
     efa = [port["gb_s"] for port in ports if port["driver"] == EFA]
     if efa:
@@ -207,8 +199,7 @@ def _adapters(host: HostWires) -> tuple[int, float, str] | None:
         return len(ports), ports[0]["gb_s"], kind
     if slingshot:
         return _share(len(slingshot), host), min(slingshot), SLINGSHOT
-    if rate is None:
-        return None
+    rate = interfaces.get(host.interface, 0.0)
     equal = list(interfaces.values()).count(rate)
     if equal >= GPU_INTERFACES:
         return _share(equal - 1, host), rate, "gpudirect-tcp"

@@ -32,10 +32,36 @@ print("exact")
 """
 
 
-@pytest.mark.exhaustive
-def test_the_known_product_is_the_exact_one_in_every_type() -> None:
+# More ranks than a bfloat16 can count, and more elements than a table has.
+SUMS = """
+import sys, torch
+sys.path.insert(0, sys.argv[1])
+from provision_runtime.smoke import test_values
+keys = [test_values.key("sums", rank) for rank in range(300)]
+summed = keys[: test_values.EXACT["bfloat16"]]
+most = test_values.largest("bfloat16", len(keys))
+total = torch.zeros(5000, dtype=torch.bfloat16)
+for rank, key in enumerate(keys):
+    part = torch.empty_like(total)
+    largest = most if rank < len(summed) else 0
+    test_values.fill(part, key, largest)
+    assert test_values.count_wrong(part, [key], largest) == (0, None)
+    total += part
+assert total.max() > 100
+assert test_values.count_wrong(total, summed, most) == (0, None)
+total[4500] += 1
+count, (index, value, expected) = test_values.count_wrong(total, summed, most)
+assert (count, index, value) == (1, 4500, expected + 1)
+print("exact")
+"""
+
+
+@pytest.mark.parametrize(
+    "program", [pytest.param(EXACT, marks=pytest.mark.exhaustive), SUMS], ids=["product", "sums"]
+)
+def test_values_that_are_known_are_exact_in_every_type(program: str) -> None:
     answer = subprocess.run(
-        [PYTHON, "-c", EXACT, str(FOLDER.parent)],
+        [PYTHON, "-c", program, str(FOLDER.parent)],
         capture_output=True,
         text=True,
         timeout=180,

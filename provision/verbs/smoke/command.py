@@ -14,8 +14,6 @@ from provision.cli.verb import context_of, verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
-    from provision.workflow.context import Context
-    from provision.workflow.plan import BuildRequest
     from provision.workflow.smoke.nodes import NodesRequest
 
 # The name is that of SmokeRequest's field.
@@ -57,7 +55,7 @@ node_options = option_group(
         help="Test nothing: print a script for Slurm's HealthCheckProgram or Prolog.",
     ),
 )
-# What only tests over nodes take, by parameter; --on first, which the others need.
+# What only tests over nodes take, by parameter; the others need --on.
 NODE_OPTIONS = {
     "on": "--on",
     "inventory": "--inventory",
@@ -102,7 +100,15 @@ def smoke(
     context = context_of(console, envs, options)
     request = build_request(name, options, prefix=prefix)
     if nodes is not None:
-        return _smoke_nodes(console, context, request, nodes)
+        from provision.cli.console import output_width
+        from provision.verbs.smoke.output import smoke_nodes_lines
+        from provision.workflow.smoke.nodes import smoke_nodes
+        from provision.workflow.smoke.nodes_report import document
+        from provision_runtime.report.model import succeeded
+
+        tested = smoke_nodes(context, request, nodes)
+        console.result("smoke-nodes", document(tested), smoke_nodes_lines(tested, output_width()))
+        return 0 if succeeded(tested.verdict) else 1
     results = workflow.smoke(context, request, with_image=image)
     lines = []
     for result in results:
@@ -118,31 +124,14 @@ def _nodes_request(
     from provision.core.errors import InvalidSpec
     from provision.workflow.smoke.nodes import NodesRequest
 
-    stated = {}
-    for name, option in NODE_OPTIONS.items():
-        value = options.pop(name)
-        if value not in (None, False):
-            stated[name] = value
-            if "on" not in stated:
-                raise InvalidSpec(f"{option} needs --on.", advice="Name the nodes with --on.")
+    values = {name: options.pop(name) for name in NODE_OPTIONS}
+    stated = {name: value for name, value in values.items() if value not in (None, False)}
     if not stated:
         return None
+    if "on" not in stated:
+        option = NODE_OPTIONS[next(iter(stated))]
+        raise InvalidSpec(f"{option} needs --on.", advice="Name the nodes with --on.")
     if image:
         raise InvalidSpec("--image cannot be combined with --on.", advice="Leave it out.")
     selected = {name: stated.pop(name, None) for name in ("on", "inventory")}
     return NodesRequest(selection=selection_of(envs, selected), **stated)
-
-
-def _smoke_nodes(
-    console: Console, context: Context, request: BuildRequest, nodes: NodesRequest
-) -> int:
-    from provision.cli.console import output_width
-    from provision.verbs.smoke.output import smoke_nodes_lines
-    from provision.workflow.smoke.nodes import smoke_nodes
-    from provision.workflow.smoke.nodes_report import document
-    from provision_runtime.report.model import succeeded
-
-    result = smoke_nodes(context, request, nodes)
-    lines = smoke_nodes_lines(result, output_width())
-    console.result("smoke-nodes", document(result), lines)
-    return 0 if succeeded(result.verdict) else 1

@@ -17,7 +17,6 @@ from provision_runtime.report.text import format_count
 
 
 def smoke_nodes_lines(result: NodesResult, width: int | None = None) -> list[str]:
-    """width: of the terminal."""
     setting = [format_count(len(result.tested), "node")]
     phases: list[str] = []
     whole = result.whole

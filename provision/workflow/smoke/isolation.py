@@ -7,7 +7,7 @@ passes with others. What gave no result blames nobody.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from provision.core.dataclass import frozen
@@ -21,6 +21,8 @@ RunGroups = Callable[[str, Sequence[Group]], Mapping[Group, GroupVerdict]]
 ALL_TOGETHER = "all together"
 ALONE = "each alone"
 ALONE_AGAIN = "those that failed, alone again"
+# A first test may read torch from a cold file system.
+FIRST_TESTS = (ALL_TOGETHER, ALONE, ALONE_AGAIN)
 PAIRS = "in pairs"
 SUSPECTS = "suspects with other partners"
 LINKS_AGAIN = "pairs of good nodes that failed, again"
@@ -51,31 +53,35 @@ def isolate(nodes: Sequence[str], run_groups: RunGroups) -> Isolation:
     together = tuple(nodes)
     tests = _Tests(together, run_groups)
     tests.run(ALL_TOGETHER, [together])
-    if tests.latest(together) == "pass":
+    if tests.verdicts[frozenset(together)] == "pass":
         return Isolation(passing=together)
-    alone: list[Group] = [(node,) for node in together if len(together) > 1]
-    tests.run(ALONE, alone)
-    failed = [group for group in alone or [together] if tests.latest(group) == "fail"]
+    alone = [(node,) for node in together]
+    if len(together) > 1:
+        tests.run(ALONE, alone)
+    failed = tests.failed(alone)
     tests.run(ALONE_AGAIN, failed)
-    tests.bad_alone = {node for (node,) in failed if tests.latest((node,)) == "fail"}
+    tests.bad_alone = {node for (node,) in tests.failed(failed)}
     # Neighbors: they often share a switch, so a pair tests one thing at a time.
     candidates = tests.candidates()
     tests.run(PAIRS, list(zip(candidates[::2], candidates[1::2])))
     while groups := list(tests.new_pairs()):
         tests.run(SUSPECTS, groups)
     good = tests.good()
-    links = [pair for pair in tests.failed_pairs() if good.issuperset(pair)]
+    pairs = [
+        tuple(sorted(group, key=together.index)) for group in tests.verdicts if len(group) == 2
+    ]
+    links = [pair for pair in tests.failed(pairs) if good.issuperset(pair)]
     for pair in links:
         # Once more: what does not fail again is no cause.
         tests.run(LINKS_AGAIN, [pair])
-    links = [pair for pair in links if tests.latest(pair) == "fail"]
+    links = tests.failed(links)
     # The others together prove that all causes were found.
     rest = tuple(node for node in tests.candidates() if node not in {pair[0] for pair in links})
     verdict: GroupVerdict = "unknown"
     if good and len(rest) > 1:
         tests.run(REST, [rest])
-        verdict = tests.latest(rest)
-    bad, untested = tests.bad(), [node for node in together if tests.is_untested(node)]
+        verdict = tests.verdicts[frozenset(rest)]
+    bad, untested = tests.bad(), tests.untested()
     passing = rest if verdict == "pass" else ()
     settled = {*bad, *untested, *passing, *(() if verdict == "fail" else good)}
     # A single node can only be alone; nothing contradicts its own result.
@@ -84,38 +90,40 @@ def isolate(nodes: Sequence[str], run_groups: RunGroups) -> Isolation:
         bad_nodes=tuple(node for node in together if node in bad),
         bad_links=tuple(links),
         suspects=tuple(suspects),
-        untested=tuple(untested),
+        untested=tuple(node for node in together if node in untested),
         passing=passing,
     )
 
 
 class _Tests:
-    """Every verdict of a group, in the order of its tests, and what follows about the nodes."""
+    """The latest verdict of every group, and what follows about the nodes."""
 
     def __init__(self, nodes: Group, run_groups: RunGroups) -> None:
         self._nodes = nodes
         self._run_groups = run_groups
-        self._verdicts: dict[frozenset[str], GroupVerdict] = {}
+        self.verdicts: dict[frozenset[str], GroupVerdict] = {}
         self.bad_alone: set[str] = set()
 
     def run(self, purpose: str, groups: Sequence[Group]) -> None:
         for group, verdict in self._run_groups(purpose, groups).items() if groups else ():
-            self._verdicts[frozenset(group)] = verdict
+            self.verdicts[frozenset(group)] = verdict
 
-    def latest(self, group: Group) -> GroupVerdict:
-        return self._verdicts[frozenset(group)]
+    def failed(self, groups: Iterable[Group]) -> list[Group]:
+        return [group for group in groups if self.verdicts.get(frozenset(group)) == "fail"]
 
-    def partners(self, node: str, verdict: GroupVerdict | None = None) -> set[str]:
-        """The partners with which a node was tested, or had this verdict."""
-        partners: set[str] = set()
-        for group, latest in self._verdicts.items():
-            if len(group) == 2 and node in group and verdict in (None, latest):
-                partners |= group - {node}
-        return partners
+    def partners(self, node: str, *verdicts: GroupVerdict) -> set[str]:
+        """The partners with which a node had one of these verdicts."""
+        pairs = [group for group in self.verdicts if len(group) == 2 and node in group]
+        return {
+            partner
+            for pair in pairs
+            if self.verdicts[pair] in verdicts
+            for partner in pair - {node}
+        }
 
     def good(self) -> set[str]:
         """Nodes that passed with another one."""
-        return {node for node in self._nodes if self.partners(node, "pass")} - self.bad_alone
+        return {node for node in self._nodes if self.partners(node, "pass")}
 
     def bad(self) -> set[str]:
         good = self.good()
@@ -126,36 +134,29 @@ class _Tests:
                 bad.add(node)
         return bad
 
-    def is_untested(self, node: str) -> bool:
-        alone = self._verdicts.get(frozenset([node]))
-        if len(self._nodes) > 1 and alone == "unknown":
-            return True
-        return len(self.partners(node, "unknown")) >= MAX_UNKNOWN and node not in self.good()
+    def untested(self) -> set[str]:
+        silent = {node for node in self._nodes if self.verdicts.get(frozenset([node])) == "unknown"}
+        unknown = {
+            node for node in self._nodes if len(self.partners(node, "unknown")) >= MAX_UNKNOWN
+        }
+        return silent | unknown - self.good()
 
     def candidates(self) -> list[str]:
-        bad = self.bad()
-        return [node for node in self._nodes if node not in bad and not self.is_untested(node)]
-
-    def failed_pairs(self) -> list[Group]:
-        return [
-            tuple(sorted(group, key=self._nodes.index))
-            for group, verdict in self._verdicts.items()
-            if len(group) == 2 and verdict == "fail"
-        ]
+        settled = self.bad() | self.untested()
+        return [node for node in self._nodes if node not in settled]
 
     def new_pairs(self) -> Iterator[Group]:
         """Each unresolved node with a partner that it was not tested with, good ones first."""
         good = self.good()
         candidates = self.candidates()
-        suspects = [node for node in candidates if node not in good]
         free = [node for node in candidates if node in good or not good]
         paired: set[str] = set()
-        for node in suspects:
-            tried = self.partners(node)
-            if node in paired or len(tried) >= MAX_PARTNERS:
+        for node in candidates:
+            tried = self.partners(node, "pass", "fail", "unknown")
+            if node in good | paired or len(tried) >= MAX_PARTNERS:
                 continue
             for partner in free:
-                if partner not in tried and partner not in paired and partner != node:
+                if partner not in tried | paired | {node}:
                     paired |= {node, partner}
                     yield (node, partner)
                     break

@@ -7,10 +7,10 @@ wrote.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field, replace
 from pathlib import PurePosixPath
-from typing import Any, cast
+from typing import cast
 
 from provision.cluster import actions
 from provision.cluster.actions import Action, ResultT
@@ -38,8 +38,7 @@ Results = Mapping[str, RanksResult]
 
 @frozen
 class PreparedNode:
-    """A node that has the environment. address and port: for rank 0, if it is there. runtime: the
-    digest of the environment's runtime package; empty if it is not known."""
+    """A node that has the environment. address and port: for rank 0, if it is there."""
 
     node: Node
     python: str
@@ -47,13 +46,10 @@ class PreparedNode:
     address: str
     port: int
     gpus: int
-    runtime: str = ""
 
 
 @frozen
 class GroupFinding:
-    """A finding of a test, with the names of the nodes that it is about."""
-
     id: str
     verdict: str
     phase: str
@@ -90,7 +86,6 @@ def prepare(
     environments: Sequence[PurePosixPath],
     action: Action[ResultT],
 ) -> list[NodeReply[ResultT]]:
-    """Find an environment on nodes, in one of these folders."""
     arguments = {"environments": list(map(str, environments)), "rules": defaults.rules}
     return run_action(
         nodes, action, arguments, stage="prepare", timeout_s=PREPARE_S, defaults=defaults
@@ -160,26 +155,6 @@ def run_groups(
     return results
 
 
-def with_runtime_finding(
-    result: GroupResult, prepared: Mapping[str, PreparedNode], runtime: str
-) -> GroupResult:
-    """A test that did not pass, with the nodes that run another runtime package than this command's:
-    what their ranks find may be missing, or be taken for ranks that never came."""
-    nodes = [name for name in result.group if prepared[name].runtime not in ("", runtime)]
-    if not nodes or model.succeeded(result.verdict):
-        return result
-    finding = GroupFinding(
-        id="other-runtime",
-        verdict=model.WARN,
-        phase="facts",
-        nodes=tuple(nodes),
-        message="the environment has another provision_runtime than this command, so findings of its "
-        "ranks may be missing: pack and ship it again",
-        advice="`provision pack NAME` and `provision ship NAME --on NODES` bring this one.",
-    )
-    return replace(result, findings=(*result.findings, finding))
-
-
 def _assignments(
     group: Group, prepared: Mapping[str, PreparedNode], ranks: Mapping[str, int]
 ) -> dict[str, Assignment]:
@@ -221,12 +196,14 @@ def judge(
     elif report is not None and verdict != "unknown":
         problem = _contradiction(report, node_of_rank, results)
         verdict = "unknown" if problem else verdict
-    logs = {}
-    for rank, name in node_of_rank.items():
-        # A node may also have logs under the names of other nodes' ranks.
-        log = f"rank{rank}.log"
-        if name in results and log in results[name]["logs"]:
-            logs[log] = results[name]["logs"][log]
+    # A node may also have logs under the names of other nodes' ranks.
+    node_of_log = {f"rank{rank}.log": name for rank, name in node_of_rank.items()}
+    logs = {
+        log: text
+        for name, result in results.items()
+        for log, text in result["logs"].items()
+        if node_of_log.get(log) == name
+    }
     return GroupResult(
         group=group,
         verdict=verdict,
@@ -272,44 +249,43 @@ def _findings(
 ) -> list[GroupFinding]:
     """The findings of the report; then those of ranks that ended without reaching the one that
     reports; or else the crashes that no rank reported."""
-    # Phase, verdict, and the finding with its ranks.
-    found: list[tuple[str, str, Mapping[str, Any]]] = []
+    findings: list[GroupFinding] = []
+
+    def add(
+        phase: str, verdict: str, id: str, ranks: Iterable[int], message: str, advice: str
+    ) -> None:
+        finding = GroupFinding(
+            id=id,
+            verdict=verdict,
+            phase=phase,
+            nodes=tuple(
+                dict.fromkeys(node_of_rank[rank] for rank in ranks if rank in node_of_rank)
+            ),
+            message=message_line(message),
+            advice=message_line(advice),
+        )
+        findings.append(finding)
+
     for phase in report.phases if report else ():
-        found += [(phase.name, item.verdict, asdict(item)) for item in phase.findings]
-    reported = {item["id"] for _, _, item in found}
+        for item in phase.findings:
+            add(phase.name, item.verdict, item.id, item.ranks, item.message, item.advice)
+    reported = {finding.id for finding in findings}
+    ignored = reported.union(CONSEQUENCES if reported else ())
     for result in results.values():
         for state in filter(None, result["states"].values()):
-            for item in state["outcome"]["findings"]:
-                is_consequence = reported and item["id"] in CONSEQUENCES
-                if item["id"] not in reported and not is_consequence:
-                    item = {**item, "ranks": item["ranks"] or [state["rank"]]}
-                    found.append((state["position"]["phase"], model.FAIL, item))
-    if not any(verdict == model.FAIL for _, verdict, _ in found):
-        found += [("facts", model.FAIL, crash) for crash in _crashes(results)]
-    return [
-        GroupFinding(
-            id=item["id"],
-            verdict=verdict,
-            phase=phase_name,
-            nodes=tuple(
-                dict.fromkeys(node_of_rank[rank] for rank in item["ranks"] if rank in node_of_rank)
-            ),
-            message=message_line(item["message"]),
-            advice=message_line(item["advice"]),
-        )
-        for phase_name, verdict, item in found
-    ]
-
-
-def _crashes(results: Results) -> Iterator[Mapping[str, Any]]:
-    """Ranks that a signal ended before they could report anything, unless we sent it."""
-    for result in results.values():
-        signals = {rank: -status for rank, status in result["statuses"].items() if status < 0}
-        if signals and not result["ended_because"]:
-            rank, number = next(iter(signals.items()))
-            yield {
-                "id": "rank-died",
-                "ranks": [int(rank)],
-                "message": f"the process of rank {rank} was ended by signal {number}",
-                "advice": "See its log; after signal 9, look for the OOM killer in dmesg.",
-            }
+            phase_name, rank = state["position"]["phase"], state["rank"]
+            for left in state["outcome"]["findings"]:
+                if left["id"] not in ignored:
+                    about = left["ranks"] or [rank]
+                    add(phase_name, model.FAIL, left["id"], about, left["message"], left["advice"])
+    if not any(finding.verdict == model.FAIL for finding in findings):
+        # Ranks that a signal ended before they could report anything, unless we sent it.
+        for result in results.values():
+            signals = {rank: -status for rank, status in result["statuses"].items() if status < 0}
+            if result["ended_because"]:
+                continue
+            for name, number in list(signals.items())[:1]:
+                message = f"the process of rank {name} was ended by signal {number}"
+                advice = "See its log; after signal 9, look for the OOM killer in dmesg."
+                add("facts", model.FAIL, "rank-died", [int(name)], message, advice)
+    return findings

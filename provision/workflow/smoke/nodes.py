@@ -21,7 +21,6 @@ from provision.core.atomic import atomic_write
 from provision.core.dataclass import frozen
 from provision.core.errors import CheckFailed, InvalidSpec
 from provision.core.types import Verdict
-from provision.environment import runtime_package
 from provision.workflow.context import Context
 from provision.workflow.passport import record_smoke_over_nodes
 from provision.workflow.plan import BuildRequest, Plan, make_plan
@@ -40,8 +39,8 @@ FOLDER = "nodes"
 REPORT = "nodes.json"
 # The allocation must last for the rounds of a search. Most need four; it is given back at its end.
 ROUNDS = 6
-# For a search's later tests. The deadline of a first test allows for a cold file system.
-SEARCH_RENDEZVOUS_S = 60.0
+# For a search's later tests.
+SEARCH_DEADLINE = "rendezvous=60"
 # Phases that write files which all ranks must see.
 PHASES_WITH_SHARED_FOLDER = ("filesystem", "checkpoint")
 
@@ -59,12 +58,15 @@ class NodesRequest:
 
 
 def smoke_nodes(context: Context, request: BuildRequest, nodes: NodesRequest) -> NodesResult:
-    """Test an environment on nodes."""
     plan = make_plan(context, request)
     test = plan.smoke_request
     without_folder = _phases_without_folder(test)
     test = replace(test, skip=(*test.skip, *without_folder))
-    _check(nodes)
+    if any(node.engine == "kubernetes" for node in nodes.selection.nodes):
+        raise InvalidSpec(
+            "Kubernetes nodes run only pods, so the smoke test is a job there.",
+            advice="Start it with `provision launch`: docs/smoke-nodes.md has the command.",
+        )
     smoke_runner.check(test)
     usable, left_out = _usable_nodes(nodes)
     out = (test.out or context.folders.smoke(plan.name)).absolute() / FOLDER
@@ -127,25 +129,13 @@ def _phases_without_folder(request: SmokeRequest) -> tuple[str, ...]:
     """The phases to skip because no folder is named that all nodes share."""
     if request.folder is not None:
         return ()
-    phases = [phase for phase in PHASES_WITH_SHARED_FOLDER if phase not in request.skip]
-    if not request.only:
-        return tuple(phases)
-    for phase in phases:
-        if phase in request.only:
-            raise InvalidSpec(
-                f"The setting only={phase} on several nodes needs a folder that all of them share.",
-                advice="Name it with --set folder=DIR.",
-            )
-    return ()
-
-
-def _check(nodes: NodesRequest) -> None:
-    engines = {node.engine for node in nodes.selection.nodes}
-    if "kubernetes" in engines:
+    phases = tuple(phase for phase in PHASES_WITH_SHARED_FOLDER if phase not in request.skip)
+    for phase in set(phases).intersection(request.only):
         raise InvalidSpec(
-            "Kubernetes nodes run only pods, so the smoke test is a job there.",
-            advice="Start it with `provision launch`: docs/smoke-nodes.md has the command.",
+            f"The setting only={phase} on several nodes needs a folder that all of them share.",
+            advice="Name it with --set folder=DIR.",
         )
+    return () if request.only else phases
 
 
 def _usable_nodes(request: NodesRequest) -> tuple[list[Node], list[Node]]:
@@ -223,18 +213,14 @@ class _NodesRun:
         self.context.progress.info(f"testing {purpose}: {text}")
         test = self.test
         argv = smoke_runner.arguments(self.plan.resolution, replace(test, ranks=None))
-        if test.folder:
-            argv += ["--folder", str(test.folder.absolute())]
-        argv += _search_deadline(purpose, test)
+        if purpose not in isolation.FIRST_TESTS:
+            # When all nodes have imported torch once, none waits long for one that does not come;
+            # of two deadlines of a phase, the user's is the later.
+            argv = ["--deadline", SEARCH_DEADLINE, *argv]
         ranks = groups_smoke.ranks_per_node(self.prepared.values(), test.ranks, test.backend)
         results = groups_smoke.run_groups(
             groups, self.prepared, ranks, argv, test.timeout_s, self.defaults
         )
-        runtime = runtime_package.load().sha256
-        results = {
-            group: groups_smoke.with_runtime_finding(result, self.prepared, runtime)
-            for group, result in results.items()
-        }
         self.rounds.append(Round(purpose=purpose, results=results))
         for index, result in enumerate(results.values(), start=1):
             folder = self.out / f"{len(self.rounds):02}-{index:03}"
@@ -245,13 +231,3 @@ class _NodesRun:
             for name, text in result.logs.items():
                 (folder / name).write_text(text)
         return {group: result.isolation_verdict for group, result in results.items()}
-
-
-def _search_deadline(purpose: str, request: SmokeRequest) -> list[str]:
-    """When all nodes have imported torch once, none waits long for one that does not come."""
-    if purpose in (isolation.ALL_TOGETHER, isolation.ALONE, isolation.ALONE_AGAIN):
-        return []
-    for deadline in request.deadlines:
-        if deadline.startswith("rendezvous=") or "=" not in deadline:
-            return []
-    return ["--deadline", f"rendezvous={SEARCH_RENDEZVOUS_S:g}"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Literal, cast
@@ -13,7 +13,7 @@ from provision.cluster.inventory import Node, NodeSelection
 from provision.core.dataclass import frozen
 from provision.core.types import Verdict
 from provision.workflow.smoke.isolation import Group, Isolation
-from provision.workflow.smoke.node_groups import GroupFinding, GroupResult, PreparedNode
+from provision.workflow.smoke.node_groups import GroupResult, PreparedNode
 from provision_runtime.report import model
 from provision_runtime.report.findings import NODE_FAULTS
 
@@ -25,8 +25,6 @@ NodeState = Literal["passed", "named", "tested", "bad", "suspect", "untested", "
 
 @frozen
 class Round:
-    """One round of a search: groups that were tested at once, and their results."""
-
     purpose: str
     results: Mapping[Group, GroupResult]
 
@@ -84,44 +82,38 @@ def node_rows(result: NodesResult) -> list[NodeRow]:
 
 
 def _tested_row(result: NodesResult, prepared: PreparedNode) -> NodeRow:
-    name = prepared.node.name
-    assert result.whole is not None
-    state = _state(name, result.whole, result.isolation)
-    findings = [finding for finding in result.whole.findings if name in finding.nodes]
+    name, whole = prepared.node.name, result.whole
+    assert whole is not None
+    state = _state(name, whole, result.isolation)
+    findings = [finding for finding in whole.findings if name in finding.nodes]
     message = "; ".join(finding.message for finding in findings)
     if state == "bad":
         tests = [test for tested in result.rounds for test in tested.results.values()]
-        main = _main_finding(name, tests)
+        failed = [test for test in tests if name in test.group and test.verdict == model.FAIL]
+        candidates = [
+            finding for test in failed for finding in test.findings if finding.verdict == model.FAIL
+        ]
+        # The one that says most: a fault of a node before others, and one that names this node
+        # before one of its group.
+        main = max(
+            candidates,
+            key=lambda found: (found.id in NODE_FAULTS, name in found.nodes),
+            default=None,
+        )
         if main is not None:
             findings.insert(0, main)
             message = main.message
-    if state == "untested" and name in result.whole.failures:
-        failure = result.whole.failures[name]
+    if state == "untested" and name in whole.failures:
+        failure = whole.failures[name]
         message = f"{failure.reason}: {failure.message}"
     return NodeRow(
         node=name,
         host=prepared.host,
-        ranks=result.whole.ranks[name],
+        ranks=whole.ranks[name],
         gpus=prepared.gpus,
         state=state,
         findings=tuple(dict.fromkeys(finding.id for finding in findings)),
         message=message,
-    )
-
-
-def _main_finding(node: str, results: Sequence[GroupResult]) -> GroupFinding | None:
-    """The finding that says most about a bad node: a fault of a node before others, and one that
-    names this node before one of its group."""
-    candidates = [
-        finding
-        for result in results
-        for finding in result.findings
-        if node in result.group and result.verdict == finding.verdict == model.FAIL
-    ]
-    return max(
-        candidates,
-        key=lambda finding: (finding.id in NODE_FAULTS, node in finding.nodes),
-        default=None,
     )
 
 

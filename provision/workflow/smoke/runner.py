@@ -8,10 +8,11 @@ passed.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from provision.core.dataclass import frozen
 from provision.core.errors import CheckFailed, InvalidSpec
@@ -64,13 +65,39 @@ class SmokeRequest:
         return not (self.only or self.skip or self.inject)
 
 
+def _switch(text: str) -> bool:
+    return {"true": True, "false": False}[text]
+
+
+def _list(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
+
+
+# The field of SmokeRequest that a setting fills, and how its text is read. The test's own options
+# have the same names, and `check` judges the values.
+SETTINGS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
+    "ranks": ("ranks", int),
+    "backend": ("backend", str),
+    "device": ("device", str),
+    "profile": ("profile", str),
+    "only": ("only", _list),
+    "skip": ("skip", _list),
+    "require_gpu": ("require_gpu", _switch),
+    "strict": ("strict", _switch),
+    "timeout": ("timeout_s", float),
+    "deadline": ("deadlines", _list),
+    "inject": ("inject", _list),
+    "folder": ("folder", Path),
+}
+FORMS = {int: "a number", float: "a number of seconds", _switch: "true or false"}
+
+
 def check(request: SmokeRequest) -> None:
     """Raise InvalidSpec for options that contradict one another, before anything runs."""
-    argv = _request_arguments(request)
     from provision_runtime.smoke import options
 
     try:
-        options.parse(["--out", ".", *argv])
+        options.parse(["--out", ".", *_request_arguments(request)])
     except options.UsageError as error:
         # Users write the test's options as settings.
         refusal = re.sub(
@@ -82,12 +109,8 @@ def check(request: SmokeRequest) -> None:
 
 
 def arguments(resolution: Resolution, request: SmokeRequest) -> list[str]:
-    """The test's own options, and what the lock promises of this environment.
-
-    `in_prefix` adds those that name files.
-    """
-    argv = _request_arguments(request)
-    argv += ["--expect-torch", resolution.local_version]
+    """The test's own options, but for --out, and what the lock promises of this environment."""
+    argv = [*_request_arguments(request), "--expect-torch", resolution.local_version]
     argv += ["--expect-cuda", resolution.cuda or "none"]
     if resolution.nccl:
         argv += ["--expect-nccl", resolution.nccl]
@@ -95,24 +118,39 @@ def arguments(resolution: Resolution, request: SmokeRequest) -> list[str]:
 
 
 def _request_arguments(request: SmokeRequest) -> list[str]:
-    argv = ["--backend", request.backend, "--device", request.device, "--profile", request.profile]
-    argv += ["--timeout", f"{request.timeout_s:g}"]
-    if request.ranks is not None:
-        argv += ["--ranks", str(request.ranks)]
-    if request.require_gpu:
-        argv.append("--require-gpu")
-    if request.strict:
-        argv.append("--strict")
-    repeatable = {
-        "--only": request.only,
-        "--skip": request.skip,
-        "--inject": request.inject,
-        "--deadline": request.deadlines,
-    }
-    for option, values in repeatable.items():
-        for value in values:
-            argv += [option, value]
+    argv = []
+    for name, (field, _) in SETTINGS.items():
+        value = getattr(request, field)
+        option = f"--{name.replace('_', '-')}"
+        if value is True:
+            argv.append(option)
+        elif value not in (None, False):
+            for item in value if isinstance(value, tuple) else (value,):
+                argv += [option, str(item.absolute() if isinstance(item, Path) else item)]
     return argv
+
+
+def with_settings(request: SmokeRequest, texts: Iterable[str]) -> SmokeRequest:
+    """A request whose open fields are filled by settings, KEY=VALUE. Raises InvalidSpec."""
+    values: dict[str, Any] = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        if name not in SETTINGS:
+            raise InvalidSpec(
+                f"`{name}` is not a setting of the smoke test.",
+                advice=f"The settings are {', '.join(SETTINGS)}.",
+            )
+        field, read = SETTINGS[name]
+        try:
+            values[field] = read(value)
+        except (ValueError, KeyError) as error:
+            form = FORMS[read]
+            raise InvalidSpec(f"The setting {name} is {form}, not `{value}`.") from error
+    for declared in fields(request):
+        value = getattr(request, declared.name)
+        if value != declared.default:
+            values[declared.name] = value
+    return replace(request, **values)
 
 
 def in_prefix(
@@ -131,10 +169,7 @@ def in_prefix(
     # The runtime package that is installed in the prefix: -I keeps other modules out, -B leaves no
     # byte code in it.
     command = [str(prefix.python), "-I", "-B", "-m", "provision_runtime", "smoke"]
-    command += ["--out", str(out)]
-    command += arguments(resolution, request)
-    if request.folder:
-        command += ["--folder", str(request.folder.absolute())]
+    command += ["--out", str(out), *arguments(resolution, request)]
     remove_old_report(out)
     completed = run(
         command,

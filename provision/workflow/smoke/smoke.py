@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import shutil
+from dataclasses import replace
 from typing import Any
 
 from provision import image as images
@@ -68,7 +69,7 @@ def smoke_in(
         status, output = images.run_smoke(
             client,
             image,
-            smoke_runner.arguments(plan.resolution, request),
+            smoke_runner.arguments(plan.resolution, replace(request, folder=None)),
             out,
             folder=request.folder,
             timeout_s=request.timeout_s + smoke_runner.STARTING_S,

@@ -3,10 +3,11 @@ all ranks' outcomes into one."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 from ...dataclass import frozen
-from ..outcome import combine
+from ..context import RankContext
+from ..outcome import Outcome, combine
 from . import (
     barrier,
     checkpoint,
@@ -17,12 +18,6 @@ from . import (
     filesystem,
     rendezvous,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from ..context import RankContext
-    from ..outcome import Outcome
 
 
 @frozen
@@ -38,7 +33,7 @@ class Phase:
 # imports the compiler, for a second per rank: minutes where many ranks share few cores.
 ALL = (
     Phase("facts", 240.0, facts.run, facts.merge),
-    Phase("rendezvous", 60.0, rendezvous.run, rendezvous.merge),
+    Phase("rendezvous", 60.0, rendezvous.run),
     Phase("barrier", 60.0, barrier.run, barrier.merge),
     Phase("collectives", 300.0, collectives.run),
     Phase("compute", 90.0, compute.run),

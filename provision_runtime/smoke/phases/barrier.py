@@ -3,17 +3,15 @@ waiting?"""
 
 from __future__ import annotations
 
+import statistics
 import time
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import measurement
+from ..context import RankContext
 from ..outcome import Finding, Outcome, combine
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from ..context import RankContext
 
 WARM_UP = 5
 BARRIERS = {"quick": 50, "default": 200, "full": 1000}
@@ -48,8 +46,8 @@ def merge(outcomes: Sequence[Outcome]) -> Outcome:
     """The slowest rank is the one that spends the least time in barriers: it arrives last, and the
     others wait for it."""
     times_by_rank = [outcome.data["times_usec"] for outcome in outcomes]
-    barriers_usec = measurement.slowest_of_ranks(times_by_rank)
-    medians = [measurement.median(times_usec) for times_usec in times_by_rank]
+    barriers_usec = list(map(max, zip(*times_by_rank)))
+    medians = list(map(statistics.median_low, times_by_rank))
     p50, p99 = (measurement.percentile(barriers_usec, percent) for percent in (50, 99))
     longest, slowest = max(barriers_usec), medians.index(min(medians))
     data = {
@@ -71,27 +69,23 @@ def slow_ranks(times_by_rank: Sequence[Sequence[float]]) -> tuple[Finding, ...]:
     """The rank that the others waited for at nearly every barrier, if there is one."""
     if len(times_by_rank) < 2:
         return ()
-    # For each rank, how long the others waited for it at each barrier.
+    # For each rank, how long the others waited for it at the barriers where they did.
     waits_usec: list[list[float]] = [[] for _ in times_by_rank]
     for barrier_usec in zip(*times_by_rank):
-        for rank, rank_usec in enumerate(barrier_usec):
-            shortest_other = min(barrier_usec[:rank] + barrier_usec[rank + 1 :])
-            waits_usec[rank].append(shortest_other - rank_usec)
-    delay_counts = [sum(wait > WAITED_USEC for wait in waits) for waits in waits_usec]
-    slowest = delay_counts.index(max(delay_counts))
-    count = len(waits_usec[slowest])
-    if delay_counts[slowest] < LAST_SHARE * count:
+        (shortest, rank), (second, _) = sorted(zip(barrier_usec, range(len(waits_usec))))[:2]
+        if second - shortest > WAITED_USEC:
+            waits_usec[rank].append(second - shortest)
+    waits, count = max(waits_usec, key=len), len(times_by_rank[0])
+    if len(waits) < LAST_SHARE * count:
         return ()
-    typical = measurement.format_time(measurement.median(waits_usec[slowest]))
+    typical = measurement.format_time(statistics.median_low(waits))
     message = (
-        f"the others waited for it at {delay_counts[slowest]} of {count} barriers, "
-        f"typically for {typical}"
+        f"the others waited for it at {len(waits)} of {count} barriers, typically for {typical}"
     )
-    return (Finding("slow-rank", message, (slowest,)),)
+    return (Finding("slow-rank", message, (waits_usec.index(waits),)),)
 
 
 def call(context: RankContext) -> None:
-    """One barrier of the backend, logged."""
     context.begin_collective("barrier")
     backend_barrier(context)()
 

@@ -10,19 +10,16 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Dict
+from typing import Any, Dict
 
 from ...facts import libraries
 from ...report.text import format_count
 from .. import measurement
+from ..context import RankContext
 from ..outcome import Finding, Outcome
 from . import exact_product
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from ..context import RankContext
 
 MIB = 1 << 20
 WINDOW_S = 0.12
@@ -60,12 +57,12 @@ def run(context: RankContext) -> Outcome:
             findings.append(Finding("wrong-product", message, (rank,)))
     medians = _medians(rates)
     data = {
-        "ranks": [{"rank": rank, **_rounded(rate)} for rank, rate in enumerate(rates)],
-        "median": _rounded(medians),
+        "ranks": [{"rank": rank, **rate} for rank, rate in enumerate(rates)],
+        "median": medians,
         "judged": reason or "against the median of the ranks",
         "wrong_elements": wrong,
     }
-    parts = [f"{_named(name)} {value:.4g} {_unit(name)}" for name, value in medians.items()]
+    parts = [_described(name, value) for name, value in medians.items()]
     message = f"per rank (median): {', '.join(parts)}"
     if reason:
         message += f"; {reason}"
@@ -77,10 +74,10 @@ def why_not_judged(ranks: Sequence[measurement.RankCores], gpus: Sequence[str]) 
     or a GPU depends on the scheduler."""
     if len(ranks) == 1:
         return "not judged: there is only one rank"
-    if not any(gpus) and measurement.ranks_per_core(ranks) > 1:
+    if any(gpus):
+        return "not judged: ranks share a GPU" if len(set(gpus)) < len(gpus) else ""
+    if measurement.ranks_per_core(ranks) > 1:
         return f"not judged: {measurement.describe_cpu_share(ranks)}"
-    if any(gpus) and len(set(gpus)) < len(gpus):
-        return "not judged: ranks share a GPU"
     return ""
 
 
@@ -91,10 +88,7 @@ def stragglers(rates: Sequence[Rates], slow: float) -> list[Finding]:
         for rank, rates_of_rank in enumerate(rates):
             rate = rates_of_rank[operation]
             if rate < median * slow:
-                message = (
-                    f"{_named(operation)} runs at {rate:.4g} {_unit(operation)}, "
-                    f"the median of the ranks is {median:.4g}"
-                )
+                message = f"{_described(operation, rate)}; the median of the ranks is {median:.4g}"
                 findings.append(Finding("compute-straggler", message, (rank,)))
     return findings
 
@@ -103,25 +97,16 @@ def _medians(rates: Sequence[Rates]) -> Rates:
     return {name: statistics.median(rate[name] for rate in rates) for name in rates[0]}
 
 
-def _rounded(rates: Rates) -> Rates:
-    return {operation: round(value, 4) for operation, value in rates.items()}
-
-
-def _named(operation: str) -> str:
-    return operation.replace("_", " ")
-
-
-def _unit(operation: str) -> str:
-    return "TFLOP/s" if operation.startswith("matmul") else "GB/s"
+def _described(operation: str, rate: float) -> str:
+    unit = "TFLOP/s" if operation.startswith("matmul") else "GB/s"
+    return f"{operation.replace('_', ' ')} {rate:.4g} {unit}"
 
 
 def _gpu(context: RankContext) -> str:
     """The UUID of this rank's GPU; its rank if the driver does not say it; empty on CPUs."""
-    if not context.on_gpu:
+    if context.gpu is None:
         return ""
-    import torch
-
-    return libraries.gpu_uuid(torch.cuda.current_device()) or f"of rank {context.env.rank}"
+    return libraries.gpu_uuid(context.gpu) or f"of rank {context.env.rank}"
 
 
 def _wrong_elements(context: RankContext, kind: str) -> int:
@@ -156,13 +141,12 @@ def _measure(context: RankContext, kind: str) -> Rates:
     work["copy"] = (partial(torch.empty_like(source).copy_, source), 2 * size / 1e9)
     windows = WINDOWS[context.options.profile]
     return {
-        name: _calls_per_second(context, call, windows) * amount
+        name: round(_calls_per_second(context, call, windows) * amount, 4)
         for name, (call, amount) in work.items()
     }
 
 
 def _calls_per_second(context: RankContext, work: Callable[[], Any], windows: int) -> float:
-    """In the best window."""
     clock = time.perf_counter if context.on_gpu else time.process_time
     work()
     best = 0.0

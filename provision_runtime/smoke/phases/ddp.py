@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from ...facts.ddp_check import ParametersDiffer, require_same_parameters
 from .. import test_values
+from ..context import RankContext
 from ..outcome import Finding, Outcome, with_finding
 
 if TYPE_CHECKING:
     import torch
-
-    from ..context import RankContext
 
 INPUTS, HIDDEN, OUTPUTS = 64, 128, 16
 SAMPLES_PER_RANK = 8
@@ -83,7 +82,6 @@ def _batch(context: RankContext, name: str, columns: int) -> torch.Tensor:
 
 
 def _backward(model: Any, inputs: torch.Tensor, targets: torch.Tensor) -> None:
-    """Leaves the gradients in the parameters."""
     from torch.nn import functional
 
     functional.mse_loss(model(inputs), targets).backward()

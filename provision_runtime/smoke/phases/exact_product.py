@@ -35,7 +35,6 @@ def matrices(
 
 
 def wrong_elements(left: torch.Tensor, right: torch.Tensor, product: torch.Tensor) -> int:
-    """How many elements of left x right are not the product's."""
     import torch
 
     return int((torch.mm(left, right) != product).sum())

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...checks import expectation, surroundings
 from ...comm.rank_names import name_ranks
 from ...dataclass import frozen
 from ...facts import environment, limits
+from ..context import RankContext
 from ..fault_injection import OTHER_TORCH
+from ..options import Options
 from ..outcome import Finding, Outcome, combine, grouped, majority
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ..context import RankContext
-    from ..options import Options
 
 # The columns of this rank's row that the report repeats at the top of the phase's data.
 SUMMARY_KEYS = ("python", "torch", "cuda", "nccl", "lock_hash", "backend", "gpu")
@@ -79,7 +76,10 @@ def run(context: RankContext) -> Outcome:
     data = _data(context)
     # Several worlds of one would all succeed, at the same files and ports.
     is_other_world = any(finding.id == "world-size" for finding in findings)
-    return Outcome(_summary(data), tuple(findings), data, broken=is_other_world)
+    build = f"CUDA {data['cuda']}, NCCL {data['nccl']}" if data["cuda"] else "CPU build"
+    end = " (rehearsal on Gloo/CPU: no GPU here)" if data["rehearsal"] else f" on {data['backend']}"
+    message = f"torch {data['torch']}, {build}, Python {data['python']}{end}"
+    return Outcome(message, tuple(findings), data, broken=is_other_world)
 
 
 def expected_by(options: Options) -> expectation.Expectation:
@@ -95,10 +95,10 @@ def merge(outcomes: Sequence[Outcome]) -> Outcome:
     """Adds the differences between ranks. Two ranks on one GPU end the run: NCCL would fail or
     hang."""
     combined = combine(outcomes)
-    ranks = [RankFacts(**row) for outcome in outcomes for row in outcome.data["ranks"]]
-    findings = differences_between_ranks(ranks)
-    data = {**combined.data, "ranks": list(map(asdict, ranks))}
+    rows = [row for outcome in outcomes for row in outcome.data["ranks"]]
+    findings = differences_between_ranks([RankFacts(**row) for row in rows])
     is_broken = combined.broken or any(finding.id == "gpu-shared" for finding in findings)
+    data = {**combined.data, "ranks": rows}
     return Outcome(combined.message, (*combined.findings, *findings), data, is_broken)
 
 
@@ -122,19 +122,17 @@ def _choose_backend(context: RankContext) -> None:
 
 
 def _backend_problems(context: RankContext) -> list[str]:
-    """Why the chosen backend and device cannot work here."""
     torch = context.facts["torch"]
-    problems = []
+    problems, count = [], torch["device_count"]
     if not torch["distributed"]:
         problems.append("this torch was built without torch.distributed")
     if context.backend == "nccl" and not context.on_gpu:
         problems.append("NCCL needs tensors on a GPU, but the setting device is cpu")
     # Two ranks on one GPU are found later, when the ranks are compared.
-    if context.gpu is not None and context.gpu >= torch["device_count"]:
+    if context.gpu is not None and context.gpu >= count:
         name = "NCCL" if context.backend == "nccl" else "the setting device=cuda"
         problems.append(
-            f"{name} needs a GPU for local rank {context.env.local_rank}; "
-            f"torch sees {torch['device_count']}"
+            f"{name} needs a GPU for local rank {context.env.local_rank}; torch sees {count}"
         )
     return problems
 
@@ -158,11 +156,8 @@ def _rank_facts(context: RankContext) -> RankFacts:
     torch: Any = facts["torch"] or {}
     limits = facts["limits"]
     shm = limits["shm"] or {}
-    gpu: dict[str, Any] = {}
-    if context.on_gpu:
-        for device in torch["devices"]:
-            if device["index"] == context.gpu:
-                gpu = device
+    devices = torch.get("devices", ())
+    gpu: Any = next((device for device in devices if device["index"] == context.gpu), {})
     return RankFacts(
         rank=env.rank,
         host=env.host,
@@ -185,20 +180,11 @@ def _rank_facts(context: RankContext) -> RankFacts:
     )
 
 
-def _summary(data: dict[str, Any]) -> str:
-    build = f"CUDA {data['cuda']}, NCCL {data['nccl']}" if data["cuda"] else "CPU build"
-    text = f"torch {data['torch']}, {build}, Python {data['python']}"
-    if data["rehearsal"]:
-        return f"{text} (rehearsal on Gloo/CPU: no GPU here)"
-    return f"{text} on {data['backend']}"
-
-
 # How the ranks compare. A rank is named for a value that most ranks do not have. Without a majority
 # all ranks are named, since any may be wrong.
 
 
 def differences_between_ranks(ranks: Sequence[RankFacts]) -> list[Finding]:
-    """Findings from comparing the ranks, which are in order."""
     findings = []
     for name in COMPARED:
         findings += _differing_values("environment-drift", name, ranks)
@@ -213,20 +199,15 @@ def differences_between_ranks(ranks: Sequence[RankFacts]) -> list[Finding]:
     findings += _differing_values(
         "gpu-mixed", "gpu_name", [rank for rank in ranks if rank.gpu_name]
     )
-    return findings + _shared_memory(ranks)
-
-
-def _shared_memory(ranks: Sequence[RankFacts]) -> list[Finding]:
-    """Is each /dev/shm large enough for the ranks that use it? Two containers on one host have one
-    each."""
-    users = grouped(((rank.host, rank.shm_device), rank) for rank in ranks)
-    findings = []
-    for sharing in users.values():
-        finding = surroundings.shared_memory_finding(
-            sharing[0].shm_bytes, sharing[0].shm_free_bytes, len(sharing)
+    # Is each /dev/shm large enough for the ranks that use it? Two containers on one host have one
+    # each.
+    for users in grouped(((rank.host, rank.shm_device), rank) for rank in ranks).values():
+        first = users[0]
+        small = surroundings.shared_memory_finding(
+            first.shm_bytes, first.shm_free_bytes, len(users)
         )
-        if finding is not None:
-            findings.append(replace(finding, ranks=tuple(rank.rank for rank in sharing)))
+        if small is not None:
+            findings.append(replace(small, ranks=tuple(rank.rank for rank in users)))
     return findings
 
 

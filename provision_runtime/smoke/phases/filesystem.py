@@ -11,32 +11,21 @@ import errno
 import fcntl
 import os
 import secrets
-import threading
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 from ... import fs
 from ...fs import mounts
+from ...report.text import format_bytes
 from .. import fault_injection
+from ..context import RankContext
 from ..outcome import Outcome
 from . import filesystem_findings
-from .filesystem_findings import (
-    LOCK_LIMIT_S,
-    LOCKED,
-    REFUSED,
-    TIMED_OUT,
-    FolderObservation,
-    Space,
-    largest_consistent_group,
-)
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from ..context import RankContext
+from .filesystem_findings import LOCKED, REFUSED, FolderObservation, largest_consistent_group
 
 T = TypeVar("T")
 
@@ -53,9 +42,14 @@ RACE_PAUSE_S = 1.0
 VISIBLE_LIMIT_S = 30.0
 VISIBLE_LIMIT_QUICK_S = 10.0
 VISIBLE_POLL_S = 0.01
-# A busy machine may be slow once: a durable write is called slow only when every attempt is.
+# An operation on a small file that takes longer than this is reported as slow. A busy machine may
+# be slow once: a durable write is called slow only when every attempt is.
+SLOW_S = 5.0
 SLOW_ATTEMPTS = 2
 DURABLE_BYTES = 64 << 10
+# With less than this, a job's first checkpoint or its logs would fill the folder.
+LOW_BYTES = 1 << 30
+LOW_INODES = 1000
 
 LOCKS = {"flock": fcntl.flock, "fcntl": fcntl.lockf}
 LOCK_BUSY = (errno.EAGAIN, errno.EACCES)
@@ -75,7 +69,7 @@ def run(context: RankContext) -> Outcome:
         observation.sync_s = probe.attempt(
             "writing a file durably", lambda: _durable_write_s(probe)
         )
-        observation.space = probe.attempt("asking for the free space", lambda: _free_space(probe))
+        probe.attempt("asking for the free space", lambda: _warn_of_low_space(probe))
         probe.check_moved()
         documents = context.exchange("filesystem/observations", asdict(observation))
     finally:
@@ -128,6 +122,13 @@ class FolderProbe:
         except OSError:
             return True
 
+    def warn(self, finding_id: str, message: str) -> None:
+        self.observation.warnings.append((finding_id, f"{message} in {self.target}"))
+
+    def warn_if_slow(self, operation: str, seconds: float) -> None:
+        if seconds > SLOW_S:
+            self.warn("folder-slow", f"{operation} {seconds:.1f} s")
+
     def exchange(self, name: str, payload: Any = None) -> list[Any]:
         return self.context.exchange(f"filesystem/{name}", payload)
 
@@ -149,15 +150,13 @@ def _make_folders(probe: FolderProbe) -> None:
         probe.exchange(f"make {number}")
         path = probe.root / f"{number}" / "deep" / "deeper"
         if probe.attempt("making a folder", partial(make_after_race, path)):
-            probe.observation.races += 1
+            probe.warn("makedirs-unsafe", "makedirs failed while others made the same folders")
 
 
 def _locate(target: Path) -> dict[str, Any]:
     """Opens the folder first: stat does not mount what is mounted on demand (autofs), open does."""
-    try:
+    with contextlib.suppress(FileNotFoundError):
         os.scandir(str(target)).close()
-    except FileNotFoundError:
-        pass
     return mounts.locate(target).as_json()
 
 
@@ -183,20 +182,22 @@ def _await_files(probe: FolderProbe) -> list[int]:
     # A client may cache "no such file": so every rank looks for the files before they exist.
     probe.attempt("looking", lambda: [_is_complete(probe, rank) for rank in ranks])
     probe.exchange("before writing")
-    probe.attempt("writing a file", lambda: _write_rank_file(probe))
+    probe.attempt(
+        "writing a file", lambda: fault_injection.raise_folder_error(probe.context, "disk-full")
+    )
+    rank = probe.context.env.rank
+    probe.attempt(
+        "writing a file", lambda: fs.write_synced(_rank_file(probe, rank), _rank_content(rank))
+    )
     writers = [rank for rank, able in enumerate(probe.exchange("written", probe.able)) if able]
     seconds = probe.attempt("reading files", lambda: _visible_s(probe, writers)) or {}
     probe.check_moved()
     probe.observation.visible_s = seconds
+    if seconds:
+        probe.warn_if_slow("a new file became visible after", max(seconds.values()))
     sharing_ranks = largest_consistent_group(probe.exchange("visible", seconds))
     probe.able = probe.able and probe.context.env.rank in sharing_ranks
     return sharing_ranks
-
-
-def _write_rank_file(probe: FolderProbe) -> None:
-    fault_injection.raise_folder_error(probe.context, "disk-full")
-    rank = probe.context.env.rank
-    fs.write_synced(_rank_file(probe, rank), _rank_content(rank))
 
 
 def _visible_s(probe: FolderProbe, writers: Sequence[int]) -> dict[str, float]:
@@ -239,42 +240,20 @@ def _try_locks(probe: FolderProbe, sharing_ranks: Sequence[int]) -> None:
     hosts = [location.host for _, location in sorted(probe.context.locations.items())]
     holder = sharing_ranks[0]
     elsewhere = [rank for rank in sharing_ranks if hosts[rank] != hosts[holder]]
-    files = contextlib.ExitStack()
-    for rank in (holder, (elsewhere or sharing_ranks[1:])[0]):
-        if probe.context.env.rank == rank and probe.able:
-            probe.observation.locks = {
-                kind: call_within(LOCK_LIMIT_S, partial(_lock, kind, probe.root, files))
-                for kind in LOCKS
-            }
-        probe.exchange(f"lock of rank {rank}")
-    call_within(LOCK_LIMIT_S, partial(_close, files))
-
-
-def _lock(kind: str, root: Path, files: contextlib.ExitStack) -> str:
-    """files: gets the file, which holds the lock while it is open."""
-    try:
-        file = files.enter_context((root / f"lock.{kind}").open("ab+"))
-        LOCKS[kind](file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return LOCKED
-    except OSError as error:
-        return REFUSED if error.errno in LOCK_BUSY else str(error.strerror)
-
-
-def _close(files: contextlib.ExitStack) -> str:
-    files.close()
-    return ""
-
-
-def call_within(limit_s: float, action: Callable[[], str]) -> str:
-    """What the action returns, or TIMED_OUT; its thread is then left behind.
-
-    A lock on a file system without its lock service waits in the kernel.
-    """
-    results: list[str] = []
-    thread = threading.Thread(target=lambda: results.append(action()), name="lock", daemon=True)
-    thread.start()
-    thread.join(limit_s)
-    return results[0] if results else TIMED_OUT
+    with contextlib.ExitStack() as files:
+        for rank in (holder, (elsewhere or sharing_ranks[1:])[0]):
+            if probe.context.env.rank == rank and probe.able:
+                probe.observation.locks = {}
+                for kind, lock in LOCKS.items():
+                    result = LOCKED
+                    try:
+                        # It holds the lock while it is open.
+                        file = files.enter_context((probe.root / f"lock.{kind}").open("ab+"))
+                        lock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    except OSError as error:
+                        result = REFUSED if error.errno in LOCK_BUSY else str(error.strerror)
+                    probe.observation.locks[kind] = result
+            probe.exchange(f"lock of rank {rank}")
 
 
 def _durable_write_s(probe: FolderProbe) -> float:
@@ -284,20 +263,23 @@ def _durable_write_s(probe: FolderProbe) -> float:
     seconds: list[float] = []
     for number in range(SLOW_ATTEMPTS):
         started = time.monotonic()
-        fault_injection.delay_folder(probe.context)
+        if probe.context.options.fault("slow-folder", probe.context.env.rank):
+            time.sleep(fault_injection.FOLDER_DELAY_S)
         path = probe.root / f"synced{probe.context.env.rank}-{number}"
         fs.write_synced(path, bytes(DURABLE_BYTES))
         fs.fsync_directory(path.parent)
         seconds.append(time.monotonic() - started)
-        if seconds[-1] <= filesystem_findings.SLOW_S:
+        if seconds[-1] <= SLOW_S:
             break
+    probe.warn_if_slow("a durable write of 64 KiB took", min(seconds))
     return round(min(seconds), 4)
 
 
-def _free_space(probe: FolderProbe) -> Space:
-    """What a user without privileges may still use; None where the file system does not count."""
+def _warn_of_low_space(probe: FolderProbe) -> None:
+    """By what a user without privileges may still use. Some file systems do not count it."""
     status = os.statvfs(str(probe.root))
-    return {
-        "free_bytes": status.f_bavail * status.f_frsize if status.f_blocks else None,
-        "free_inodes": status.f_favail if status.f_files else None,
-    }
+    free_bytes = status.f_bavail * status.f_frsize
+    if status.f_blocks and free_bytes < LOW_BYTES:
+        probe.warn("space-low", f"only {format_bytes(free_bytes)} are left")
+    if status.f_files and status.f_favail < LOW_INODES:
+        probe.warn("space-low", f"only {status.f_favail} inodes are left")

@@ -3,53 +3,45 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Dict, Optional
+from typing import TYPE_CHECKING, Any
 
 from ...fs import mounts
 from ...report import model
-from ...report.text import format_bytes
 from ..outcome import Finding, Outcome, grouped, merge_equal
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
-
     Observations = Sequence["FolderObservation"]
 
-# `free_bytes` and `free_inodes`; None where the file system does not count.
-Space = Dict[str, Optional[int]]
-
 # Which finding an error of the target folder is: the phase checkpoint uses the same ids.
-UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-GONE = (errno.ESTALE, errno.ENOTCONN, errno.ENODEV, errno.ENXIO, errno.EHOSTDOWN, errno.ESHUTDOWN)
+ERRORS = {
+    "folder-unwritable": (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR),
+    "disk-full": (errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
+    "folder-unmounted": (
+        *(errno.ESTALE, errno.ENOTCONN, errno.ENODEV, errno.ENXIO),
+        *(errno.EHOSTDOWN, errno.ESHUTDOWN),
+    ),
+}
 # After any of these findings the folder is unusable, and later checks in it would prove nothing.
-FATAL = ("folder-unwritable", "disk-full", "folder-unmounted", "folder-not-shared", "folder-error")
-# An operation on a small file that takes longer than this is reported as slow.
-SLOW_S = 5.0
-# With less than this, a job's first checkpoint or its logs would fill the folder.
-LOW_BYTES = 1 << 30
-LOW_INODES = 1000
-
-# How long a lock call may take.
-LOCK_LIMIT_S = 5.0
-LOCKED, REFUSED, TIMED_OUT = "locked", "refused", "timed out"
+FATAL = (*ERRORS, "folder-not-shared", "folder-error")
+LOCKED, REFUSED = "locked", "refused"
 
 
 @dataclass
 class FolderObservation:
-    """What one rank observed. location: of the target, as JSON. problems: [finding id, message].
-    races: how often makedirs failed. visible_s: by rank, when its file appeared. locks: for each
-    kind, what the rank got that took it, or the one that tried while it was held."""
+    """What one rank observed. location: of the target, as JSON. problems and warnings: [finding id,
+    message]; a rank with a problem no longer touches the folder. visible_s: by rank, when its file
+    appeared. locks: for each kind, what the rank got that took it, or the one that tried while it
+    was held."""
 
     host: str
     location: dict[str, Any] | None = None
     problems: list[tuple[str, str]] = field(default_factory=list)
-    races: int = 0
+    warnings: list[tuple[str, str]] = field(default_factory=list)
     visible_s: dict[str, float] = field(default_factory=dict)
     locks: dict[str, str] | None = None
     sync_s: float | None = None
-    space: Space | None = None
 
     @property
     def located(self) -> mounts.MountLocation:
@@ -64,17 +56,14 @@ class FolderObservation:
 
 
 def judge(target: str, observations: Observations) -> Outcome:
-    errors = []
+    errors, warnings, locking = [], [], []
     for rank, observation in enumerate(observations):
         errors += [Finding(name, message, (rank,)) for name, message in observation.problems]
+        warnings += [Finding(name, message, (rank,)) for name, message in observation.warnings]
+        locking += [rank] if observation.locks else []
     findings = [*merge_equal(errors, by_id=True), *_not_shared(target, observations)]
-    racing = tuple(rank for rank, observation in enumerate(observations) if observation.races)
-    if racing:
-        message = f"makedirs with exist_ok failed in {target} while others made the same folders"
-        findings.append(Finding("makedirs-unsafe", message, racing))
     # None if locks were not tried: a single rank has no other rank to lock out.
     locks = None
-    locking = [rank for rank, observation in enumerate(observations) if observation.locks]
     if len(locking) == 2:
         held, second = (observations[rank].locks or {} for rank in locking)
         locks = {kind: lock_problem(held[kind], second[kind]) or model.PASS for kind in held}
@@ -82,38 +71,30 @@ def judge(target: str, observations: Observations) -> Outcome:
             if problem != model.PASS:
                 message = f"{kind} in {target} {problem}"
                 findings.append(Finding("locks-unsupported", message, tuple(locking)))
-    findings += _slow_operations(target, observations)
-    if not any(error.id == "disk-full" for error in errors):
-        findings += _low_space(target, observations)
-    broken = any(finding.id in FATAL for finding in findings)
+    findings += merge_equal(warnings, by_id=True)
     visible_s = [value for item in observations for value in item.visible_s.values()]
     sync_s = [item.sync_s for item in observations if item.sync_s is not None]
-    mount, space = observations[0].located.mount, observations[0].space
+    mount = observations[0].located.mount
     data = {
         "folder": target,
         "mounts": {str(rank): str(item.located) for rank, item in enumerate(observations)},
         "options": mount and mount.options,
         "locks": locks,
-        "space": space,
     }
     parts = []
     if visible_s:
         parts.append(f"a new file is visible within {max(visible_s):.2f} s")
     if sync_s:
         parts.append(f"a durable write takes {max(sync_s):.3f} s")
-    if space and space["free_bytes"] is not None:
-        parts.append(f"{format_bytes(space['free_bytes'])} free")
+    broken = any(finding.id in FATAL for finding in findings)
     return Outcome(f"{', '.join(parts)} in {target}", tuple(findings), data, broken)
 
 
 def finding_id(number: int | None) -> str:
     """The finding for an errno."""
-    if number in UNWRITABLE:
-        return "folder-unwritable"
-    if number in FULL:
-        return "disk-full"
-    if number in GONE:
-        return "folder-unmounted"
+    for id, numbers in ERRORS.items():
+        if number in numbers:
+            return id
     return "folder-error"
 
 
@@ -140,8 +121,6 @@ def lock_problem(held: str, second: str) -> str | None:
     """What is wrong with one kind of lock, or None. held: what the first rank got; second: what
     another one got while the first held it."""
     for result in (held, second):
-        if result == TIMED_OUT:
-            return f"did not return within {LOCK_LIMIT_S:g} s"
         if result not in (LOCKED, REFUSED):
             return f"is not supported: {result}"
     if held == second == LOCKED:
@@ -155,18 +134,17 @@ def _not_shared(target: str, observations: Observations) -> Iterator[Finding]:
     group = largest_consistent_group([observation.visible_s for observation in observations])
     sharing = [rank for rank in group if rank in working]
     isolated = [rank for rank in working if rank not in sharing]
-    if not isolated:
-        return
-    if not sharing:
+    if isolated and not sharing:
         message = f"files that were just written in {target} cannot be read back"
         yield Finding("folder-error", message, tuple(isolated))
+    if not isolated or not sharing:
         return
-    first_isolated, first_sharing = observations[isolated[0]], observations[sharing[0]]
-    is_sharing_deeper = first_sharing.mount_depth >= first_isolated.mount_depth
-    if len(isolated) == len(sharing) and not is_sharing_deeper:
+    if len(isolated) == len(sharing):
         # If two groups are equally large, the one whose mount point is further up lacks the mount.
-        sharing, isolated = isolated, sharing
-        first_sharing, first_isolated = first_isolated, first_sharing
+        isolated, sharing = sorted(
+            (sharing, isolated), key=lambda ranks: (observations[ranks[0]].mount_depth, -ranks[0])
+        )
+    first_isolated, first_sharing = observations[isolated[0]], observations[sharing[0]]
     # Within a host, two devices behind one name are two mounts. Between hosts, the mount is missing
     # on the host where the name leads to a file system that is mounted further up.
     if first_isolated.host == first_sharing.host:
@@ -179,38 +157,3 @@ def _not_shared(target: str, observations: Observations) -> Iterator[Finding]:
     )
     finding_id = "folder-unmounted" if is_unmounted else "folder-not-shared"
     yield Finding(finding_id, message, tuple(isolated))
-
-
-def _slow_operations(target: str, observations: Observations) -> Iterator[Finding]:
-    """A slow write is a fault at the writer. If a file appears after a long time, the fault may be
-    at either side; the reader is named."""
-    write_s: dict[int, float] = {}
-    visible_s: dict[int, float] = {}
-    for rank, observation in enumerate(observations):
-        if observation.sync_s is not None:
-            write_s[rank] = observation.sync_s
-        if observation.visible_s:
-            visible_s[rank] = max(observation.visible_s.values())
-    for operation, seconds in (
-        ("a durable write of 64 KiB took", write_s),
-        ("a new file became visible after", visible_s),
-    ):
-        slow_ranks = [rank for rank in seconds if seconds[rank] > SLOW_S]
-        if slow_ranks:
-            message = f"{operation} {max(seconds.values()):.1f} s in {target}"
-            yield Finding("folder-slow", message, tuple(slow_ranks))
-
-
-def _low_space(target: str, observations: Observations) -> Iterator[Finding]:
-    for name, least, describe in (
-        ("free_bytes", LOW_BYTES, format_bytes),
-        ("free_inodes", LOW_INODES, "{} inodes".format),
-    ):
-        low: dict[int, int] = {}
-        for rank, observation in enumerate(observations):
-            free = (observation.space or {}).get(name)
-            if free is not None and free < least:
-                low[rank] = free
-        if low:
-            message = f"only {describe(min(low.values()))} are left in {target}"
-            yield Finding("space-low", message, tuple(low))

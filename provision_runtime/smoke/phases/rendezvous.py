@@ -9,24 +9,22 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...checks.releases import device_id_hangs, numbers
 from ...comm import listeners
 from ...comm.addresses import interfaces
 from ...comm.store import StoreAllGather, StoreClient
+from ...report.codec import decode
 from ...report.text import format_count
 from .. import nccl_variables, network
-from ..last_states import location_from_json
+from ..context import RankContext
 from ..measurement import rank_cores
-from ..outcome import Finding, Outcome, combine, with_finding
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ..context import RankContext
+from ..outcome import Finding, Outcome, with_finding
+from ..postmortem import Location
 
 # Longer than any phase: our watchdog, which names the culprit, comes before the backend's own
 # time-out, which does not.
@@ -64,15 +62,11 @@ def run(context: RankContext) -> Outcome:
         "hello", [asdict(context.location), context.unusable, rank_cores(context.env.host)]
     )
     for rank, (location, _, cores) in enumerate(greetings):
-        context.locations[rank] = location_from_json(location)
+        context.locations[rank] = decode(Location, location, "location")
         context.cores.append(cores)
-    hosts = [location.host for location in context.locations.values()]
-    context.hosts = list(dict.fromkeys(hosts))
-    data = {
-        "hosts": context.hosts,
-        "store_s": round(store_s, 3),
-        "clock": _read_clock(context),
-    }
+    context.hosts = list(dict.fromkeys(where.host for where in context.locations.values()))
+    clock = _clocks(context)
+    data = {"hosts": context.hosts, "store_s": round(store_s, 3), "clock": clock}
     unusable_ranks = [rank for rank, (_, unusable, _) in enumerate(greetings) if unusable]
     if unusable_ranks:
         message = f"no process group was started: {context.backend} is not usable"
@@ -82,24 +76,15 @@ def run(context: RankContext) -> Outcome:
         return replace(peers, data=data)
     backend = _start_group(context)
     data["group_s"] = round(time.monotonic() - started - store_s, 3)
+    findings = []
+    if context.env.rank == 0:
+        findings = skew_findings(clock["skew_s_by_rank"], clock["bound_s"])
     if backend != context.backend:
         message = f"the process group uses {backend}, but {context.backend} was requested"
-        return with_finding("backend-other", message, data=data)
+        findings.append(Finding("backend-other", message))
     ranks = format_count(context.env.world_size, "rank")
-    hosts_text = format_count(len(context.hosts), "host")
-    return Outcome(f"{ranks} on {hosts_text}, {backend}", data=data)
-
-
-def merge(outcomes: Sequence[Outcome]) -> Outcome:
-    combined = combine(outcomes)
-    clocks = [outcome.data.get("clock") for outcome in outcomes]
-    times = [clock and clock["time"] for clock in clocks]
-    bound_s = min((clock["window_s"] for clock in clocks if clock), default=0.0)
-    first = times[0] or 0.0
-    skews = [None if time is None else round(time - first, 6) for time in times]
-    data = {**combined.data, "clock": {"skew_s_by_rank": skews, "bound_s": bound_s}}
-    findings = (*combined.findings, *skew_findings(skews, bound_s))
-    return replace(combined, findings=findings, data=data)
+    hosts = format_count(len(context.hosts), "host")
+    return Outcome(f"{ranks} on {hosts}, {backend}", tuple(findings), data)
 
 
 def _reach_store(context: RankContext) -> None:
@@ -203,27 +188,25 @@ def takes_device_id(version: str) -> bool:
     return release >= DEVICE_ID_SINCE and not device_id_hangs(release)
 
 
-def _read_clock(context: RankContext) -> dict[str, float]:
-    """This rank's wall clock, read between two exchanges. All ranks read theirs after the first is
-    complete and before the second is, so the shortest time that a rank spends in both bounds the
-    error."""
+def _clocks(context: RankContext) -> dict[str, Any]:
+    """By how much the ranks' clocks differ from rank 0's. All ranks read theirs after the first
+    exchange is complete and before the second is, so the time of both bounds the error."""
     ahead_s = INJECTED_SKEW_S if context.options.fault("clock-skew", context.env.rank) else 0.0
     started = time.monotonic()
     context.exchange("before clocks", None)
-    now = time.time() + ahead_s
-    context.exchange("after clocks", None)
-    return {"time": now, "window_s": round(time.monotonic() - started, 6)}
+    times = context.exchange("after clocks", time.time() + ahead_s)
+    bound_s = round(time.monotonic() - started, 6)
+    return {"skew_s_by_rank": [round(t - times[0], 6) for t in times], "bound_s": bound_s}
 
 
-def skew_findings(skews: Sequence[float | None], bound_s: float) -> list[Finding]:
+def skew_findings(skews: Sequence[float], bound_s: float) -> list[Finding]:
     """The ranks whose clocks differ from the median, by each rank's skew against rank 0."""
     # If there are two middle values, the one closer to rank 0's clock.
-    values = sorted(skew for skew in skews if skew is not None)
-    middle = values[(len(values) - 1) // 2 : len(values) // 2 + 1]
-    median = min(middle, key=abs, default=0.0)
+    middle = sorted(skews)[(len(skews) - 1) // 2 : len(skews) // 2 + 1]
+    median = min(middle, key=abs)
     findings = []
     for rank, skew in enumerate(skews):
-        difference = 0.0 if skew is None else skew - median
+        difference = skew - median
         if abs(difference) - bound_s > TOLERATED_SKEW_S:
             direction = "ahead of" if difference > 0 else "behind"
             message = (

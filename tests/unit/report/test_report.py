@@ -144,7 +144,7 @@ def test_rehearsals_and_single_ranks_are_marked(tmp_path: Path) -> None:
 
 def test_curves_by_collective_and_dtype_in_size_order(tmp_path: Path) -> None:
     rows = [row(MIB), row(8), row(MIB, dtype="bfloat16"), row(MIB, collective="broadcast")]
-    data = collectives(*rows, refused={"all_reduce float16": "not offered"})
+    data = collectives(*rows)
     document = passport(evidence.report(data))
     values: Any = report.template_values(page_of(tmp_path, document))
     assert [
@@ -156,9 +156,7 @@ def test_curves_by_collective_and_dtype_in_size_order(tmp_path: Path) -> None:
         ("all_reduce", "bfloat16", [MIB]),
         ("broadcast", "float32", [MIB]),
     ]
-    assert notes_of(tmp_path, document)[1:] == [
-        "Not measured: all_reduce float16: not offered.",
-    ]
+    assert notes_of(tmp_path, document)[1:] == []
 
 
 def test_one_lock_on_two_hosts_is_one_environment_with_two_runs(tmp_path: Path) -> None:

@@ -27,7 +27,6 @@ from provision.workflow.smoke.isolation import Isolation
 from provision.workflow.smoke.node_groups import (
     GroupResult,
     PreparedNode,
-    with_runtime_finding,
 )
 from provision.workflow.smoke.nodes_report import NodesResult, Round
 from provision_runtime.node.results import RanksResult
@@ -182,20 +181,6 @@ def nodes_result(**fields: Any) -> NodesResult:
         "evidence": Path("/evidence"),
     }
     return NodesResult(**{**usual, **fields})
-
-
-def test_nodes_with_another_runtime_are_named_where_a_test_did_not_pass() -> None:
-    prepared = {
-        name: PreparedNode(
-            node=node(name), python="/p", host="", address="", port=1, gpus=0, runtime=runtime
-        )
-        for name, runtime in (("n1", "ours"), ("n2", "older"), ("n3", ""))
-    }
-    missing = judge(reply("n1", failing_report("rank-missing", [1]), status=1), reply("n2"))
-    noted = with_runtime_finding(missing, prepared, "ours")
-    assert named(noted)[-1] == ("other-runtime", ("n2",))
-    assert noted.verdict == missing.verdict
-    assert with_runtime_finding(missing, prepared, "older").findings[-1].nodes == ("n1",)
 
 
 REFUSED = NodeFailure(stage="prepare", reason="refused", message="no sshd")

@@ -18,7 +18,7 @@ from provision.cli.smoke_output import smoke_lines
 from provision.core.errors import CheckFailed, InvalidSpec
 from provision.resolver import spec
 from provision.workflow.smoke import runner as smoke_runner
-from provision.workflow.smoke.settings import with_settings
+from provision.workflow.smoke.runner import with_settings
 from provision_runtime.smoke import options
 from provision_runtime.smoke.options import PHASES
 from tests import evidence
@@ -142,8 +142,8 @@ def test_every_option_of_a_request_is_passed_on() -> None:
         strict=True,
     )
     argv = argv_of(request, torch="2.13", cpu=True)
-    assert "--profile full --timeout 600 --ranks 4 --strict --only barrier --only ddp" in argv
-    assert "--skip compute --inject clock-skew:1 --deadline 5" in argv
+    assert "--profile full --only barrier --only ddp" in argv
+    assert "--skip compute --strict --timeout 600.0 --deadline 5 --inject clock-skew:1" in argv
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ....checks import expectation
 from ....comm.addresses import interface_with
@@ -21,70 +22,61 @@ from ....facts import libraries, nccl_log, wires
 from ....fs.files import read_text
 from ....report.codec import decode
 from ... import bandwidth, network, transport
+from ...context import RankContext
 from ...outcome import Outcome, grouped
 from ...transport import RankTransports
 from ...wire_limit import HostWires, WireLimit, wire_limit
 from . import plan, results
-from .measure import measure
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ...context import RankContext
-    from .measure import Measured
+from .measure import Measured, measure
 
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def run(context: RankContext) -> Outcome:
-    scope = _scope(context)
-    rows, measured_here = measure(context, plan.rows(scope))
-    measured: list[list[Measured]] = context.exchange("collectives measured", measured_here)
-    gpus = context.exchange("transports", _transports(context))
-    if context.env.rank != 0:
-        return Outcome()
-    lines = results.table(rows, measured)
-    ranks = _ranks_over_nccl(gpus)
-    limit = _wire_limit(ranks)
-    hardware = _hardware(context, bool(ranks) and ranks[0].may_use_nvls)
-    findings = [
-        *results.wrong_value_findings(rows, measured),
-        *transport.findings(ranks),
-        *bandwidth.judge_lines(lines, hardware, limit),
-    ]
-    data = {
-        "ranks": scope.ranks,
-        "rows": lines,
-        "refused": {
-            f"{plan.ALL_REDUCE} {dtype}": f"sums over {scope.ranks} ranks are not exact in {dtype}"
-            for dtype in plan.inexact_types(scope)
-        },
-        "hardware": asdict(hardware),
-        "slowest_wire": limit and asdict(limit),
-        "transports": [{"rank": rank.rank, **rank.log.as_json()} for rank in ranks],
-    }
-    return Outcome(results.summary(lines), tuple(findings), data)
-
-
-def _scope(context: RankContext) -> plan.Scope:
+    ranks, uses_nccl = context.env.world_size, context.backend == bandwidth.NCCL
     free_bytes = math.inf
     if context.on_gpu:
         import torch
 
         free_bytes = torch.cuda.mem_get_info()[0]
-    least_bytes = min(context.exchange("ranks that measure", free_bytes))
-    ranks, profile = context.env.world_size, context.options.profile
-    if context.backend == bandwidth.NCCL:
-        return plan.Scope(profile, "cuda", ranks, least_bytes * plan.MEMORY_SHARE)
+    most_bytes = min(context.exchange("ranks that measure", free_bytes)) * plan.MEMORY_SHARE
     # Gloo moves GPU tensors through the host, and with it several ranks may share a GPU.
-    return plan.Scope(profile, "cpu", ranks, least_bytes / ranks * plan.MEMORY_SHARE)
+    scope = plan.Scope(context.options.profile, "cpu", ranks, most_bytes / ranks)
+    if uses_nccl:
+        scope = replace(scope, device="cuda", most_bytes=most_bytes)
+    rows, measured_here = measure(context, plan.rows(scope))
+    measured: list[list[Measured]] = context.exchange("collectives measured", measured_here)
+    gpus = context.exchange("transports", _transports(context) if uses_nccl else None)
+    if context.env.rank != 0:
+        return Outcome()
+    lines = results.table(rows, measured)
+    over_nccl = _ranks_over_nccl(gpus) if uses_nccl else []
+    limit = _wire_limit(over_nccl)
+    hardware = bandwidth.Hardware(
+        over_nccl[0].device if over_nccl else context.device,
+        ranks,
+        len(context.hosts),
+        bool(over_nccl) and over_nccl[0].may_use_nvls,
+        context.backend,
+    )
+    findings = [
+        *results.wrong_value_findings(rows, measured),
+        *transport.findings(over_nccl),
+        *bandwidth.judge_lines(lines, hardware, limit),
+    ]
+    data = {
+        "ranks": ranks,
+        "rows": lines,
+        "hardware": asdict(hardware),
+        "slowest_wire": limit and asdict(limit),
+        "transports": [{"rank": rank.rank, **asdict(rank.log)} for rank in over_nccl],
+    }
+    return Outcome(results.summary(lines), tuple(findings), data)
 
 
-def _transports(context: RankContext) -> dict[str, Any] | None:
-    """This rank's GPU and NCCL's log, as RankTransports; None if it does not use NCCL. Of the ranks
-    of a host, the first has its wires and the interface for TCP."""
-    if context.backend != bandwidth.NCCL:
-        return None
+def _transports(context: RankContext) -> dict[str, Any]:
+    """This rank's GPU and NCCL's log, as RankTransports. Of the ranks of a host, the first has its
+    wires and the interface for TCP."""
     import torch
 
     index = torch.cuda.current_device()
@@ -107,7 +99,7 @@ def _transports(context: RankContext) -> dict[str, Any] | None:
         "uuid": libraries.gpu_uuid(index) or "",
         "device": properties.name,
         "major": properties.major,
-        "log": log.as_json(),
+        "log": asdict(log),
         "wires": wires.collect() if context.is_first_of_host else None,
         "may_use_nvls": bandwidth.may_use_nvls(os.environ, version),
         "address": libraries.gpu_pci_address(index) or "",
@@ -116,9 +108,7 @@ def _transports(context: RankContext) -> dict[str, Any] | None:
     }
 
 
-def _ranks_over_nccl(documents: Sequence[dict[str, Any] | None]) -> list[RankTransports]:
-    """Empty if the ranks do not use NCCL."""
-    gpus = [document for document in documents if document]
+def _ranks_over_nccl(gpus: Sequence[dict[str, Any]]) -> list[RankTransports]:
     first_of_host = {gpu["host"]: gpu for gpu in gpus if gpu["wires"]}
     ranks = []
     for gpu in gpus:
@@ -139,14 +129,3 @@ def _wire_limit(ranks: Sequence[RankTransports]) -> WireLimit | None:
         clique = first.log.clique or ""
         hosts.append(HostWires(host, gpus, first.wires, first.interface, first.device, clique))
     return wire_limit(hosts)
-
-
-def _hardware(context: RankContext, may_use_nvls: bool) -> bandwidth.Hardware:
-    """What the expected bandwidth depends on."""
-    device = bandwidth.CPU
-    if context.on_gpu:
-        import torch
-
-        device = str(torch.cuda.get_device_name())
-    ranks, hosts = context.env.world_size, len(context.hosts)
-    return bandwidth.Hardware(device, ranks, hosts, may_use_nvls, context.backend)

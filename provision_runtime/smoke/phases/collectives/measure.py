@@ -13,58 +13,48 @@ tenth longer.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Tuple, TypedDict
 
 from ... import test_values
+from ...context import RankContext
 from .. import barrier
 from . import plan
+from .plan import Row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     import torch
 
-    from ...context import RankContext
-    from .plan import Row
+
+# Two arrays of the largest size that the rows need; every size uses their beginnings. A call never
+# changes the first, this rank's inputs, so they can still be checked when a result is wrong.
+Buffers = Tuple["torch.Tensor", "torch.Tensor"]
 
 
 class Measured(TypedDict, total=False):
-    """What a rank measured in one row: the microseconds of its calls; how many elements are wrong of
-    its results and of its inputs; and of both the first (index, value, expected value)."""
+    """What a rank measured in one row: the microseconds of its calls; and of its inputs and results how
+    many elements are wrong, and the first (index, value, expected value)."""
 
     times_usec: list[float]
-    wrong: int
-    first_wrong: tuple[int, float, int] | None
-    inputs_wrong: int
-    inputs_first_wrong: tuple[int, float, int] | None
-
-
-class Buffers:
-    """Two arrays of the largest size that these rows need; every size uses their beginnings. The call
-    never changes `inputs`, which is what this rank contributes, so they can still be checked when a
-    result is wrong."""
-
-    def __init__(self, rows: Sequence[Row], device: str) -> None:
-        import torch
-
-        elements = max(row.count for row in rows)
-        self.inputs = torch.empty(elements, dtype=getattr(torch, rows[0].dtype), device=device)
-        self.work = torch.empty_like(self.inputs)
-
-    def of(self, row: Row) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.inputs[: row.count], self.work[: row.count]
+    inputs: tuple[int, tuple[int, float, int] | None]
+    results: tuple[int, tuple[int, float, int] | None]
 
 
 def measure(context: RankContext, rows: Sequence[Row]) -> tuple[list[Row], list[Measured]]:
     """The rows with the repetitions that they had, the same on all ranks; and what this rank
     measured in each."""
+    import torch
+
     measured_rows: list[Row] = []
     measured: list[Measured] = []
     pending_bytes = all_bytes = sum(row.bytes for row in rows)
     for dtype in dict.fromkeys(row.dtype for row in rows):
         planned = [row for row in rows if row.dtype == dtype]
-        buffers = Buffers(planned, context.device)
+        inputs = torch.empty(
+            max(row.count for row in planned), dtype=getattr(torch, dtype), device=context.device
+        )
+        buffers = (inputs, torch.empty_like(inputs))
         checks = [_check(context, row, buffers, row is rows[0]) for row in planned]
         # The repetitions for which there is time. All ranks work it out from the same figures,
         # with these rows' share of all bytes that are still to be measured.
@@ -91,14 +81,18 @@ def measure(context: RankContext, rows: Sequence[Row]) -> tuple[list[Row], list[
 def _check(
     context: RankContext, row: Row, buffers: Buffers, is_first: bool
 ) -> tuple[float, Measured]:
-    """Seconds of a call; wrong elements of its result and of this rank's inputs."""
+    """Seconds of a call; what is wrong of its result and of this rank's inputs."""
     from torch import distributed
 
     this_rank = context.env.rank
-    ranks = range(context.env.world_size)
-    keys = [test_values.key(f"{row.name}/{row.bytes}", rank) for rank in ranks]
-    inputs, work = buffers.of(row)
-    test_values.fill(inputs, keys[this_rank], row.largest)
+    keys = [
+        test_values.key(f"{row.name}/{row.bytes}", rank) for rank in range(context.env.world_size)
+    ]
+    # The sum of more would not be exact in this type.
+    summed = keys[: test_values.EXACT[row.dtype]]
+    largest = row.largest if this_rank < len(summed) else 0
+    inputs, work = (buffer[: row.count] for buffer in buffers)
+    test_values.fill(inputs, keys[this_rank], largest)
     if context.options.fault("wrong-value", this_rank):
         inputs[inputs.numel() // 2] += 1
     work.copy_(inputs)
@@ -111,13 +105,9 @@ def _check(
     call()
     context.synchronize()
     call_s = time.perf_counter() - started
-    wrong, first_wrong = test_values.count_wrong(work, keys, row.largest)
-    changed, first_changed = test_values.count_wrong(inputs, [keys[this_rank]], row.largest)
     return call_s, {
-        "wrong": wrong,
-        "first_wrong": first_wrong,
-        "inputs_wrong": changed,
-        "inputs_first_wrong": first_changed,
+        "inputs": test_values.count_wrong(inputs, [keys[this_rank]], largest),
+        "results": test_values.count_wrong(work, summed, row.largest),
     }
 
 
@@ -126,7 +116,7 @@ def times_usec(context: RankContext, row: Row, buffers: Buffers, repeats: int) -
     begins with the inputs, not with an earlier result."""
     from torch import distributed
 
-    inputs, work = buffers.of(row)
+    inputs, work = (buffer[: row.count] for buffer in buffers)
     detail = f"{row.count} x {row.dtype}, {repeats} times after a barrier"
     context.begin_collective(plan.ALL_REDUCE, detail)
     wait = barrier.backend_barrier(context)

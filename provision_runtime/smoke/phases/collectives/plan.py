@@ -71,18 +71,19 @@ class Scope:
     most_bytes: float
 
 
-def inexact_types(scope: Scope) -> list[str]:
-    """Those in which sums over so many ranks are not exact: they are not measured."""
-    return [dtype for dtype in TYPES[scope.device] if not test_values.largest(dtype, scope.ranks)]
-
-
 def rows(scope: Scope) -> list[Row]:
     types = TYPES[scope.device][:1] if scope.profile == "quick" else TYPES[scope.device]
-    inexact = inexact_types(scope)
+    warm_up, at_latency, at_bandwidth = REPEATS[scope.profile]
     return [
-        _row(scope, dtype, size)
+        Row(
+            dtype,
+            bytes=size,
+            count=size // ITEM_BYTES[dtype],
+            warm_up=warm_up,
+            iterations=at_latency if size <= LATENCY_BYTES else at_bandwidth,
+            largest=test_values.largest(dtype, scope.ranks),
+        )
         for dtype in types
-        if dtype not in inexact
         for size in _sizes(scope, dtype)
     ]
 
@@ -116,15 +117,3 @@ def _sizes(scope: Scope, dtype: str) -> list[int]:
     # A type that is not measured at all would look correct: then at the largest size that fits.
     smaller = [size for size in profile_sizes if size <= scope.most_bytes]
     return fitting or smaller[-1:] or profile_sizes[:1]
-
-
-def _row(scope: Scope, dtype: str, size: int) -> Row:
-    warm_up, at_latency, at_bandwidth = REPEATS[scope.profile]
-    return Row(
-        dtype,
-        bytes=size,
-        count=size // ITEM_BYTES[dtype],
-        warm_up=warm_up,
-        iterations=at_latency if size <= LATENCY_BYTES else at_bandwidth,
-        largest=test_values.largest(dtype, scope.ranks),
-    )

@@ -6,19 +6,15 @@
 from __future__ import annotations
 
 import statistics
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ....report.text import format_bytes, format_count
 from ... import measurement
+from ...bandwidth import Line
 from ...outcome import Finding
-from .plan import ALL_REDUCE
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from ...bandwidth import Line
-    from .measure import Measured
-    from .plan import Row
+from .measure import Measured
+from .plan import ALL_REDUCE, Row
 
 
 def table(rows: Sequence[Row], measured: Sequence[Sequence[Measured]]) -> list[Line]:
@@ -28,8 +24,8 @@ def table(rows: Sequence[Row], measured: Sequence[Sequence[Measured]]) -> list[L
 def _line(row: Row, entries: Sequence[Measured]) -> Line:
     """One row over all ranks. Bandwidth is by the slowest rank's median."""
     times_by_rank = [entry["times_usec"] for entry in entries]
-    medians = [measurement.median(times) for times in times_by_rank]
-    iterations = measurement.slowest_of_ranks(times_by_rank)
+    medians = list(map(statistics.median_low, times_by_rank))
+    iterations = list(map(max, zip(*times_by_rank)))
     slowest_s = max(medians) / 1e6
     busbw = measurement.busbw_gb_s(row.bytes, slowest_s, len(medians))
     return {
@@ -40,41 +36,39 @@ def _line(row: Row, entries: Sequence[Measured]) -> Line:
         "iterations": row.iterations,
         "time_us_max": round(max(medians), 2),
         "time_us_mean": round(statistics.fmean(medians), 2),
-        "time_us_min": round(min(iterations), 2),
         "time_us_p99": round(measurement.percentile(iterations, 99), 2),
         "time_us_by_rank": [round(median, 2) for median in medians],
         "slowest_rank": medians.index(max(medians)),
         "algbw_gb_s": float(f"{measurement.algbw_gb_s(row.bytes, slowest_s):.6g}"),
         "busbw_gb_s": None if busbw is None else float(f"{busbw:.6g}"),
-        "wrong": sum(entry["wrong"] for entry in entries),
+        "wrong": sum(entry["results"][0] for entry in entries),
     }
 
 
 def wrong_value_findings(
     rows: Sequence[Row], measured: Sequence[Sequence[Mapping[str, Any]]]
-) -> tuple[Finding, ...]:
+) -> list[Finding]:
     """The ranks whose own inputs changed: wrong results follow from that. Otherwise the ranks that
     received wrong results."""
-    for finding_id, count, first_wrong, where in (
-        ("wrong-value", "inputs_wrong", "inputs_first_wrong", "before they were sent"),
-        ("wrong-result", "wrong", "first_wrong", "although every rank sent the right values"),
+    findings: list[Finding] = []
+    for finding_id, values, where in (
+        ("wrong-value", "inputs", "before they were sent"),
+        ("wrong-result", "results", "although every rank sent the right values"),
     ):
-        findings = []
         for rank, by_row in enumerate(measured):
-            bad = [(row, entry) for row, entry in zip(rows, by_row) if entry[count]]
+            bad = [(row, entry[values]) for row, entry in zip(rows, by_row) if entry[values][0]]
             if bad:
-                row, entry = bad[0]
+                row, (count, (index, value, expected)) = bad[0]
                 more = f" (and {format_count(len(bad) - 1, 'more row')})" if len(bad) > 1 else ""
-                index, value, expected = entry[first_wrong]
                 message = (
                     f"{ALL_REDUCE} of {format_bytes(row.bytes)} in {row.dtype}{more}: "
-                    f"{format_count(entry[count], 'wrong element')} {where}; "
+                    f"{format_count(count, 'wrong element')} {where}; "
                     f"element {index} is {value:g} instead of {expected}"
                 )
                 findings.append(Finding(finding_id, message, (rank,)))
         if findings:
-            return tuple(findings)
-    return ()
+            break
+    return findings
 
 
 def summary(lines: Sequence[Line]) -> str:

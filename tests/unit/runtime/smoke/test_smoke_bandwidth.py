@@ -108,7 +108,7 @@ def test_finding_is_the_worst_row_and_names_its_source() -> None:
 def test_advice_mentions_in_switch_reduction() -> None:
     (finding,) = bandwidth.judge_lines([line(367.6, 4 * GIB)], H200)
     assert (finding.id, finding.advice) == ("bandwidth-low", bandwidth.NVLS_ADVICE)
-    assert bandwidth.judge_lines([line(367.6, 4 * GIB)], H200_RING) == ()
+    assert bandwidth.judge_lines([line(367.6, 4 * GIB)], H200_RING) == []
 
 
 @pytest.mark.parametrize(

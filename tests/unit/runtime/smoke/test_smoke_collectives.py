@@ -22,7 +22,7 @@ def row(size: int = 1 << 20) -> plan.Row:
 
 
 def entry(times: list[float], **changes: Any) -> Any:
-    fine = {"wrong": 0, "first_wrong": None, "inputs_wrong": 0, "inputs_first_wrong": None}
+    fine = {"inputs": [0, None], "results": [0, None]}
     return {"times_usec": times, **fine, **changes}
 
 
@@ -40,17 +40,10 @@ def test_busbw_is_algbw_by_the_factor_of_nccl_tests() -> None:
 @given(st.sampled_from(sorted(test_values.EXACT)), st.integers(1, 5000))
 def test_sums_of_the_largest_values_are_exact(dtype: str, ranks: int) -> None:
     most = test_values.largest(dtype, ranks)
-    assert most & (most + 1) == 0  # a mask
-    assert ranks * most <= test_values.EXACT[dtype]
+    summed = min(ranks, test_values.EXACT[dtype])
+    assert 1 <= summed * most <= test_values.EXACT[dtype]
     # As large as may be.
-    assert most == test_values.LARGEST or ranks * (2 * most + 1) > test_values.EXACT[dtype]
-
-
-def test_too_many_ranks_for_a_dtype_are_reported() -> None:
-    assert plan.inexact_types(scope(device="cuda", ranks=256)) == []
-    large = scope(device="cuda", ranks=257)
-    assert plan.inexact_types(large) == ["bfloat16"]
-    assert {row.dtype for row in plan.rows(large)} == {"float32", "float16"}
+    assert most == test_values.LARGEST or summed * (most + 1) > test_values.EXACT[dtype]
 
 
 # plan
@@ -130,8 +123,8 @@ def test_bandwidth_comes_from_the_slowest_rank() -> None:
     (row_of_both,) = results.table(
         [row()], [[entry([1000.0] * 3)], [entry([2000.0, 2000.0, 1500.0])]]
     )
-    times = [row_of_both[key] for key in ("time_us_max", "time_us_mean", "time_us_min")]
-    assert (row_of_both["slowest_rank"], times) == (1, [2000.0, 1500.0, 1500.0])
+    times = [row_of_both[key] for key in ("time_us_max", "time_us_mean")]
+    assert (row_of_both["slowest_rank"], times) == (1, [2000.0, 1500.0])
     assert row_of_both["algbw_gb_s"] == row_of_both["busbw_gb_s"] == pytest.approx(0.524288)
     assert row_of_both["time_us_by_rank"] == [1000.0, 2000.0]
 
@@ -143,8 +136,8 @@ def test_single_rank_has_no_busbw() -> None:
 
 
 def test_sender_of_a_wrong_value_is_named_not_the_receivers() -> None:
-    received = entry([1.0], wrong=1, first_wrong=[7, 5.0, 4])
-    sent: Any = {**received, "inputs_wrong": 1, "inputs_first_wrong": [7, 3.0, 2]}
+    received = entry([1.0], results=[1, [7, 5.0, 4]])
+    sent: Any = {**received, "inputs": [1, [7, 3.0, 2]]}
     rows = [row(), row(size=8)]
     (finding,) = results.wrong_value_findings(rows, [[received, received], [sent, sent]])
     assert (finding.id, finding.ranks) == ("wrong-value", (1,))
@@ -155,10 +148,10 @@ def test_sender_of_a_wrong_value_is_named_not_the_receivers() -> None:
 
 
 def test_wrong_sum_of_right_values_names_its_receivers() -> None:
-    wrong = entry([1.0], wrong=3, first_wrong=[0, 9.0, 8])
+    wrong = entry([1.0], results=[3, [0, 9.0, 8]])
     (finding,) = results.wrong_value_findings([row()], [[entry([1.0])], [wrong]])
     assert (finding.id, finding.ranks) == ("wrong-result", (1,))
-    assert results.wrong_value_findings([row()], [[entry([1.0])]]) == ()
+    assert results.wrong_value_findings([row()], [[entry([1.0])]]) == []
 
 
 # repetitions

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 from provision_runtime.comm.rank_names import name_ranks
 from provision_runtime.report import findings, model
+from provision_runtime.report.codec import decode
 from provision_runtime.smoke import outcome, reporter
 
 
@@ -47,7 +49,7 @@ def test_one_broken_rank_breaks_the_phase() -> None:
 
 def test_outcome_round_trips_through_the_store() -> None:
     broken = outcome.with_finding("wrong-value", "too hot", [3], {"size": 8}, broken=True)
-    assert outcome.from_json(json.loads(json.dumps(broken.as_json()))) == broken
+    assert decode(outcome.Outcome, json.loads(json.dumps(asdict(broken))), "outcome") == broken
 
 
 def test_every_rule_has_a_known_verdict_and_advice() -> None:
