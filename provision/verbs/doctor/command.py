@@ -65,8 +65,9 @@ def doctor(
 
     for id in only:
         if id not in CATALOG:
-            advice = "docs/findings.md lists all of them."
-            raise InvalidSpec(f"There is no finding `{id}`.", advice=advice)
+            raise InvalidSpec(
+                f"There is no finding `{id}`.", advice="docs/findings.md lists all of them."
+            )
     script = None
     if subject[:1] == (SCRIPT,):
         if len(subject) != 2:
@@ -78,10 +79,14 @@ def doctor(
     if options["on"] is not None:
         if fix or script or prefix:
             raise click.UsageError("--on cannot be combined with --fix, --prefix or `script`")
-        selection = selection_of(envs, options)
-        nodes = command.examine_nodes(context_of(console, envs), selection, name, only)
-        content = {"nodes": nodes.diagnoses, "failures": nodes.failures}
-        console.result("doctor-nodes", content, text.nodes_lines(nodes))
+        nodes = command.examine_nodes(
+            context_of(console, envs), selection_of(envs, options), name, only
+        )
+        console.result(
+            "doctor-nodes",
+            {"nodes": nodes.diagnoses, "failures": nodes.failures},
+            text.nodes_lines(nodes),
+        )
         return nodes.exit_code
     if script:
         result = command.examine_script(script)
