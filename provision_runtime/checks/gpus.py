@@ -41,24 +41,19 @@ SLOWDOWNS = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "s
 OLDEST_DRIVERS = {11: (450, 80, 2), 12: (525, 60, 13), 13: (580, 65, 6)}
 
 
-def gpu_findings(gpus: Sequence[GpuHealth]) -> list[Finding]:
-    findings: list[Finding] = []
+def gpu_findings(gpus: Sequence[GpuHealth]) -> Iterator[Finding]:
     for gpu in gpus:
         name = f"GPU {gpu.address}"
         if gpu.recovery:
-            findings += filter(None, [recovery_finding(gpu.recovery, name)])
-        findings += [
-            Finding(id, f"{name} {text}") for is_fault, id, text in _states(gpu) if is_fault
-        ]
-        findings += _limits(name, gpu)
+            yield from filter(None, [recovery_finding(gpu.recovery, name)])
+        for is_fault, id, text in _states(gpu):
+            if is_fault:
+                yield Finding(id, f"{name} {text}")
+        yield from _limits(name, gpu)
     # A display keeps the driver loaded, too.
     if without := [gpu for gpu in gpus if gpu.persistence is False and not gpu.display]:
-        findings.append(
-            Finding(
-                "persistence-off", f"persistence mode is off for {len(without)} of {len(gpus)} GPUs"
-            )
-        )
-    return findings
+        message = f"persistence mode is off for {len(without)} of {len(gpus)} GPUs"
+        yield Finding("persistence-off", message)
 
 
 def _states(gpu: GpuHealth) -> list[tuple[object, str, str]]:
@@ -171,23 +166,19 @@ def nvlink_findings(
         yield Finding("nvlink-recovery" if failed else "nvlink-errors", message), message
 
 
-def log_findings(log: DriverLog) -> list[Finding]:
+def log_findings(log: DriverLog) -> Iterator[Finding]:
     """What the driver printed around its XML, and what is missing of it."""
-    findings = []
     for message in log.messages:
         id = "gpu-inforom" if "inforom" in message.lower() else "smi-message"
         if "lost" in message or "device handle" in message:
             id = "gpu-lost"
-        findings.append(Finding(id, f"nvidia-smi: {message}"))
+        yield Finding(id, f"nvidia-smi: {message}")
     whole = [gpu for gpu in log.gpus if gpu.is_whole]
     if not log.is_whole or len(whole) < len(log.gpus):
-        findings.append(
-            Finding(
-                "smi-incomplete",
-                f"nvidia-smi's XML has all of {len(whole)} GPUs only; {log.attached} are attached",
-            )
+        yield Finding(
+            "smi-incomplete",
+            f"nvidia-smi's XML has all of {len(whole)} GPUs only; {log.attached} are attached",
         )
-    return findings
 
 
 def fabric_findings(log: DriverLog, manager: str | None) -> Iterator[Finding]:

@@ -82,10 +82,7 @@ def observation(
     )
 
 
-def judged(
-    finding: Finding | None, source: str, value: object, command: str = ""
-) -> list[ObservedFinding]:
+def judged(finding: Finding | None, source: str, value: object, command: str = "") -> Findings:
     """What a judge of facts returned, with one piece of evidence; nothing if all is well."""
-    if finding is None:
-        return []
-    return [observation(finding.id, finding.message, source, value, command, finding.advice)]
+    if finding is not None:
+        yield observation(finding.id, finding.message, source, value, command, finding.advice)

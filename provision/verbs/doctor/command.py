@@ -68,13 +68,10 @@ def doctor(
             raise InvalidSpec(
                 f"There is no finding `{id}`.", advice="docs/findings.md lists all of them."
             )
-    script = None
-    if subject[:1] == (SCRIPT,):
-        if len(subject) != 2:
-            raise click.UsageError("`script` needs one FILE: provision doctor script train.sbatch")
-        script = Path(subject[1])
-    elif len(subject) > 1:
-        raise click.UsageError(f"one NAME at most, not {len(subject)}: {' '.join(subject)}")
+    is_script = subject[:1] == (SCRIPT,)
+    if len(subject) > 1 + is_script or subject == (SCRIPT,):
+        raise click.UsageError(f"write one NAME, or `script FILE`, not `{' '.join(subject)}`")
+    script = Path(subject[1]) if is_script else None
     name = subject[0] if subject else None
     if options["on"] is not None:
         if fix or script or prefix:
