@@ -40,30 +40,29 @@ MAX_NAMES = 5
 TASK_COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
 
-def contaminations(facts: EnvironmentFacts) -> list[Finding]:
+def contaminations(facts: EnvironmentFacts) -> Iterator[Finding]:
     """Libraries and modules from outside this environment that are loaded, or may be. Also works if
     torch could not be imported."""
-    findings = foreign_libraries(facts)
+    yield from foreign_libraries(facts)
     loadable = facts["libraries"]["loadable"]
     if facts["torch"] and facts["torch"]["cuda"] and loadable:
-        findings.append(library_path_finding(loadable))
+        yield library_path_finding(loadable)
     user_site, pythonpath = facts["user_site"], facts["pythonpath"]
     packages = user_site["on_path"] and user_site["packages"]
-    findings += shadowing("user-site", user_site["folder"], user_site["modules"], packages)
+    yield from shadowing("user-site", user_site["folder"], user_site["modules"], packages)
     entries = pythonpath["entries"]
     folders = os.pathsep.join(entries)
-    return findings + shadowing("pythonpath", folders, pythonpath["modules"], len(entries))
+    yield from shadowing("pythonpath", folders, pythonpath["modules"], len(entries))
 
 
-def shadowing(id: str, folder: str, hiding: Sequence[str], packages: int) -> list[Finding]:
+def shadowing(id: str, folder: str, hiding: Sequence[str], packages: int) -> Iterator[Finding]:
     """Of a folder that comes before the environment's packages. hiding: its modules that replace some
     of these; packages: how many it has."""
     if hiding:
-        return [Finding(id, f"{list_names(hiding)} of {folder} instead of the environment's")]
-    if not packages:
-        return []
-    message = f"{folder} comes before the environment's packages, and has some"
-    return [Finding(f"{id}-on-path", message)]
+        yield Finding(id, f"{list_names(hiding)} of {folder} instead of the environment's")
+    elif packages:
+        message = f"{folder} comes before the environment's packages, and has some"
+        yield Finding(f"{id}-on-path", message)
 
 
 def pitfalls(
@@ -94,33 +93,23 @@ def pitfalls(
     return [finding for finding in findings if finding is not None]
 
 
-def foreign_libraries(facts: EnvironmentFacts) -> list[Finding]:
+def foreign_libraries(facts: EnvironmentFacts) -> Iterator[Finding]:
     torch = facts["torch"]
     # The libnccl that torch uses, if known; another one, which something else uses, is foreign like
     # the rest.
     used_nccl = torch["nccl"]["file"] if torch else None
-    findings = []
     names_by_folder: dict[str, list[str]] = {}
     for path in facts["libraries"]["foreign"]:
         if libraries.stem(path) == "nccl" and used_nccl in (None, path):
             version = f" (NCCL {torch['nccl']['loaded']})" if torch else ""
-            findings.append(
-                Finding(
-                    "nccl-shadowed",
-                    f"libnccl is loaded from {path}{version}, which is not this environment",
-                )
-            )
+            message = f"libnccl is loaded from {path}{version}, which is not this environment"
+            yield Finding("nccl-shadowed", message)
         else:
             folder, name = os.path.split(path)
             names_by_folder.setdefault(folder, []).append(name)
     for folder, names in sorted(names_by_folder.items()):
-        findings.append(
-            Finding(
-                "foreign-library",
-                f"{list_names(names)} loaded from {folder}, which is not this environment",
-            )
-        )
-    return findings
+        message = f"{list_names(names)} loaded from {folder}, which is not this environment"
+        yield Finding("foreign-library", message)
 
 
 def library_path_finding(loadable: Sequence[str]) -> Finding:

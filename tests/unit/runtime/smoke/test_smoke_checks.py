@@ -214,7 +214,7 @@ def pitfalls(
 
 
 def test_a_clean_host_has_no_findings() -> None:
-    assert surroundings.contaminations(facts()) == []
+    assert list(surroundings.contaminations(facts())) == []
     assert pitfalls(facts()) == []
 
 
@@ -256,7 +256,7 @@ def test_unused_nccl_is_foreign_not_shadowing() -> None:
 def test_libraries_on_the_library_path_warn_with_cuda() -> None:
     loadable = libraries([], [], ("/x/libcudnn_ops.so.9", "/x/libnccl.so.2"))
     assert ids(surroundings.contaminations(facts(libraries=loadable))) == ["library-path"]
-    assert surroundings.contaminations(facts({"cuda": None}, libraries=loadable)) == []
+    assert list(surroundings.contaminations(facts({"cuda": None}, libraries=loadable))) == []
 
 
 def test_contamination_is_reported_with_a_broken_torch() -> None:
