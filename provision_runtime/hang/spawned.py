@@ -139,6 +139,13 @@ def _add(
         variables.update(RANK=str(first + number), LOCAL_RANK=str(number))
         variables["WORLD_SIZE"] = str(nodes * count)
         result.processes.append(processes.rank_process(child.pid, parent, variables))
+    # One that has not loaded torch yet has not ended.
+    pids = {child.pid for child in group}
+    parents = processes.parents_of_all()
+    others = [pid for pid in parents if parents[pid] == parent and pid not in pids]
+    is_joining &= not any(
+        "--multiprocessing-fork" in processes.entries(o, "cmdline") for o in others
+    )
     for number in set(range(count)) - numbers.keys():
         if is_joining:
             # torch would have ended the others if it had failed.
