@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ..dataclass import frozen
-from ..report.findings import Finding
+from ..report.findings import TORCH_HINTS, Finding
 from .releases import numbers
 
 if TYPE_CHECKING:
@@ -19,42 +19,6 @@ if TYPE_CHECKING:
     from ..facts.model import EnvironmentFacts, TorchFacts
 
 CPU_ONLY = "none"
-# Patterns of errors when torch is imported, and the advice for each. All were reported by users of
-# torch; the first match counts.
-HINTS = (
-    (
-        r"No module named 'torch'",
-        "torch is not installed for this interpreter: use the environment's own Python",
-    ),
-    (
-        r"no attribute '__version__'",
-        "torch is only partly installed, or a folder named torch comes before it: install the "
-        "environment again",
-    ),
-    (
-        r"undefined symbol: nccl",
-        "an NCCL older than torch needs was loaded first: check LD_LIBRARY_PATH, and whether a "
-        "second nvidia-nccl wheel is installed",
-    ),
-    (r"undefined symbol: iJIT_", "this torch needs mkl below 2024.1 (mkl<2024.1)"),
-    (
-        r"GLIBCXX_|CXXABI_",
-        "an old libstdc++ was loaded first: unset LD_LIBRARY_PATH and LD_PRELOAD, or install a "
-        "newer libstdcxx-ng",
-    ),
-    (r"version `GLIBC_", "this system is older than torch needs: use a newer system or the image"),
-    (r"numpy|_ARRAY_API", "this torch needs another NumPy: before torch 2.3, numpy<2"),
-    (r"cannot open shared object", "a library is missing: install the locked environment again"),
-    (
-        r"failed to map segment",
-        "the environment is on a file system that is mounted noexec, or memory is limited "
-        "(ulimit -v)",
-    ),
-    (
-        r"ended the process|did not end",
-        "see rank*.log; run `python -X faulthandler -c 'import torch'` in the environment",
-    ),
-)
 
 
 @frozen
@@ -75,7 +39,9 @@ _CODE = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
 def broken(error: str) -> Finding:
     """The finding that torch is missing or cannot be imported, with advice if the cause is
     known."""
-    advice = next((advice for pattern, advice in HINTS if re.search(pattern, error)), "")
+    advice = next(
+        (advice for pattern, advice in TORCH_HINTS.items() if re.search(pattern, error)), ""
+    )
     return Finding("torch-broken", error, advice=advice)
 
 
@@ -90,24 +56,24 @@ def differences(
     yield from _other_release("torch", expected.torch, torch["version"])
     is_cpu_build = cuda is None and expected.cuda not in (None, CPU_ONLY)
     if is_cpu_build:
-        message = f"{build} is a CPU build, but CUDA {expected.cuda} was expected"
-        yield Finding("cpu-build", message)
-    elif expected.cuda not in (None, cuda or CPU_ONLY):
-        other = "a CPU build" if expected.cuda == CPU_ONLY else f"CUDA {expected.cuda}"
-        message = f"torch is built for CUDA {cuda}, but {other} was expected"
-        yield Finding("environment-unlike", message)
+        yield Finding("cpu-build", f"{build} is a CPU build, but CUDA {expected.cuda} was expected")
+    else:
+        yield from _other_release("torch's CUDA", expected.cuda, cuda or CPU_ONLY)
     yield from _other_release("NCCL", expected.nccl, nccl_version(torch))
     loaded, compiled, file = (torch["nccl"][key] for key in ("loaded", "compiled", "file"))
     if loaded and compiled and numbers(loaded) < numbers(compiled):
-        message = f"NCCL {loaded} is loaded from {file}, but torch was compiled with {compiled}"
-        yield Finding("nccl-older", message)
+        yield Finding(
+            "nccl-older",
+            f"NCCL {loaded} is loaded from {file}, but torch was compiled with {compiled}",
+        )
     # A missing GPU must not become a silent rehearsal if the kernel lists one, or one is required.
     is_hidden = facts["environment"].get("CUDA_VISIBLE_DEVICES", "all") in ("", "-1")
     needs_gpu = expected.requires_gpu and not torch["cuda_available"]
     if cuda and not torch["cuda_available"] and facts["device_nodes"] and not is_hidden:
         gpu = f"{facts['device_nodes'][0]}, driver {facts['driver'] or 'of unknown version'}"
-        message = f"this host has a GPU ({gpu}), but torch for CUDA {cuda} sees none"
-        yield Finding("gpu-lost", message)
+        yield Finding(
+            "gpu-lost", f"this host has a GPU ({gpu}), but torch for CUDA {cuda} sees none"
+        )
     elif needs_gpu and cuda:
         yield Finding("gpu-missing", f"a GPU is required, but torch for CUDA {cuda} sees none")
     elif needs_gpu and not is_cpu_build:
@@ -117,8 +83,7 @@ def differences(
         if row["index"] == device and runs_on(architecture, torch["arch_list"]) is False:
             codes = ", ".join(torch["arch_list"])
             problem = f"{build} has neither a kernel nor PTX for it (it has {codes})"
-            message = f"{row['name']} is {architecture}, and {problem}"
-            yield Finding("arch-unsupported", message)
+            yield Finding("arch-unsupported", f"{row['name']} is {architecture}, and {problem}")
 
 
 def nccl_version(torch: TorchFacts) -> str | None:
@@ -161,5 +126,6 @@ def _other_release(name: str, expected: str | None, actual: str | None) -> Itera
     # 2.3.1 names only the release, 2.3.1+cu121 also the build.
     release = actual.split("+")[0] if actual and expected and "+" not in expected else actual
     if expected is not None and release != expected:
-        message = f"{name} is {actual or 'absent'}, but {expected} was expected"
-        yield Finding("environment-unlike", message)
+        yield Finding(
+            "environment-unlike", f"{name} is {actual or 'absent'}, but {expected} was expected"
+        )

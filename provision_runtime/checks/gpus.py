@@ -41,21 +41,19 @@ SLOWDOWNS = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "s
 OLDEST_DRIVERS = {11: (450, 80, 2), 12: (525, 60, 13), 13: (580, 65, 6)}
 
 
-def gpu_findings(gpus: Sequence[GpuHealth]) -> list[Finding]:
-    findings: list[Finding] = []
+def gpu_findings(gpus: Sequence[GpuHealth]) -> Iterator[Finding]:
     for gpu in gpus:
         name = f"GPU {gpu.address}"
         if gpu.recovery:
-            findings += filter(None, [recovery_finding(gpu.recovery, name)])
-        faults = [(id, problem) for is_fault, id, problem in _states(gpu) if is_fault]
-        findings += [Finding(id, f"{name} {problem}") for id, problem in faults]
-        findings += _limits(name, gpu)
+            yield from filter(None, [recovery_finding(gpu.recovery, name)])
+        for is_fault, id, text in _states(gpu):
+            if is_fault:
+                yield Finding(id, f"{name} {text}")
+        yield from _limits(name, gpu)
     # A display keeps the driver loaded, too.
-    without = [gpu for gpu in gpus if gpu.persistence is False and not gpu.display]
-    if without:
+    if without := [gpu for gpu in gpus if gpu.persistence is False and not gpu.display]:
         message = f"persistence mode is off for {len(without)} of {len(gpus)} GPUs"
-        findings.append(Finding("persistence-off", message))
-    return findings
+        yield Finding("persistence-off", message)
 
 
 def _states(gpu: GpuHealth) -> list[tuple[object, str, str]]:
@@ -65,7 +63,7 @@ def _states(gpu: GpuHealth) -> list[tuple[object, str, str]]:
     without_ecc_later = gpu.ecc is True and gpu.ecc_pending is False
     reasons = [reason for reason in gpu.throttled if reason in SLOWDOWNS]
     at = f" at {gpu.temperature_c:.0f} C" if gpu.temperature_c is not None else ""
-    repairs, errors = ", ".join(gpu.repairs_pending), ", ".join(gpu.errors)
+    errors = ", ".join(gpu.errors)
     return [
         (gpu.lost, "gpu-lost", "gives the driver no answer"),
         (errors and not gpu.lost, "gpu-driver-errors", f"gives the driver errors for {errors}"),
@@ -80,7 +78,8 @@ def _states(gpu: GpuHealth) -> list[tuple[object, str, str]]:
         (gpu.sram_threshold_exceeded, "gpu-memory-worn", "exceeds its threshold of SRAM errors"),
         (gpu.rows_pending, "gpu-memory-pending", "waits to remap a row of its memory"),
         (gpu.pages_pending, "gpu-memory-pending", "waits to retire a memory page"),
-        (repairs, "gpu-memory-pending", f"waits for a reset: {repairs}"),
+        (gpu.channel_repair, "gpu-memory-pending", "waits for a reset: channel_repair_pending"),
+        (gpu.tpc_repair, "gpu-memory-pending", "waits for a reset: tpc_repair_pending"),
         (gpu.ecc is False, "gpu-ecc-off", "runs without ECC"),
         (without_ecc_later, "gpu-ecc-off", "will run without ECC after a reset"),
         (reasons, "gpu-throttled", f"is slowed down{at}: {', '.join(reasons)}"),
@@ -109,8 +108,9 @@ def _limits(name: str, gpu: GpuHealth) -> Iterator[Finding]:
         ("gpu-power-limited", "power limit", gpu.power_limit_w, default_w, "W"),
     ):
         if value is not None and value < (default or 0.0):
-            message = f"the {noun} of {name} is {value:.0f} {unit}; its default is {default:.0f}"
-            yield Finding(id, message)
+            yield Finding(
+                id, f"the {noun} of {name} is {value:.0f} {unit}; its default is {default:.0f}"
+            )
     if gpu.virtualization == VGPU:
         return
     # A guest does not see the slot, which clouds wire with half of a card's lanes.
@@ -121,11 +121,12 @@ def _limits(name: str, gpu: GpuHealth) -> Iterator[Finding]:
     if not is_guest:
         possible = max(possible, model.get("pcie_gen", 0))
     if gpu.pcie_lanes and gpu.pcie_lanes < lanes:
-        message = f"{name} uses {gpu.pcie_lanes:.0f} of {lanes:.0f} PCIe lanes"
-        yield Finding("pcie-reduced", message)
+        yield Finding("pcie-reduced", f"{name} uses {gpu.pcie_lanes:.0f} of {lanes:.0f} PCIe lanes")
     elif gpu.max_pcie_gen and gpu.max_pcie_gen < possible:
-        message = f"{name} is limited to PCIe {gpu.max_pcie_gen:.0f}; it should have {possible:.0f}"
-        yield Finding("pcie-reduced", message)
+        yield Finding(
+            "pcie-reduced",
+            f"{name} is limited to PCIe {gpu.max_pcie_gen:.0f}; it should have {possible:.0f}",
+        )
 
 
 def nvlink_findings(
@@ -165,19 +166,19 @@ def nvlink_findings(
         yield Finding("nvlink-recovery" if failed else "nvlink-errors", message), message
 
 
-def log_findings(log: DriverLog) -> list[Finding]:
+def log_findings(log: DriverLog) -> Iterator[Finding]:
     """What the driver printed around its XML, and what is missing of it."""
-    findings = []
     for message in log.messages:
         id = "gpu-inforom" if "inforom" in message.lower() else "smi-message"
         if "lost" in message or "device handle" in message:
             id = "gpu-lost"
-        findings.append(Finding(id, f"nvidia-smi: {message}"))
+        yield Finding(id, f"nvidia-smi: {message}")
     whole = [gpu for gpu in log.gpus if gpu.is_whole]
     if not log.is_whole or len(whole) < len(log.gpus):
-        message = f"nvidia-smi's XML has all of {len(whole)} GPUs only; {log.attached} are attached"
-        findings.append(Finding("smi-incomplete", message))
-    return findings
+        yield Finding(
+            "smi-incomplete",
+            f"nvidia-smi's XML has all of {len(whole)} GPUs only; {log.attached} are attached",
+        )
 
 
 def fabric_findings(log: DriverLog, manager: str | None) -> Iterator[Finding]:
@@ -195,11 +196,11 @@ def fabric_findings(log: DriverLog, manager: str | None) -> Iterator[Finding]:
         elif gpu.fabric and gpu.fabric_status not in (None, "Success"):
             problems.append(f"the fabric status is {gpu.fabric_status}")
     if problems:
-        message = f"{len(problems)} of {len(log.gpus)} GPUs: {problems[0]}"
-        yield Finding("fabric-manager", message)
+        yield Finding("fabric-manager", f"{len(problems)} of {len(log.gpus)} GPUs: {problems[0]}")
     elif manager and log.driver and manager != log.driver:
-        message = f"the fabric manager is {manager}, but the driver is {log.driver}"
-        yield Finding("fabric-manager", message)
+        yield Finding(
+            "fabric-manager", f"the fabric manager is {manager}, but the driver is {log.driver}"
+        )
 
 
 def driver_finding(driver: str | None, cuda: str | None) -> Finding | None:

@@ -20,8 +20,7 @@ def configured_interface(
     (NCCL's environment variables).
     """
     variable = INTERFACE_VARIABLES.get(backend, "")
-    value = environment.get(variable, "")
-    if not value or value.startswith("^"):
+    if not (value := environment.get(variable, "")) or value.startswith("^"):
         return None
     is_whole_name = backend == "gloo" or value.startswith("=")
     for name in value.lstrip("=").split(","):

@@ -54,6 +54,10 @@ class KernelEvent(TypedDict, total=False):
     boot_s: float
 
 
+# Of a number that no catalog has.
+_UNKNOWN: KernelEvent = {"meaning": "not in the catalog", "severity": "unknown", "action": ""}
+
+
 class EventCatalog(TypedDict):
     actions: Dict[str, str]
     xids: Dict[str, KernelEvent]
@@ -91,11 +95,10 @@ def kernel_findings(text: str) -> list[tuple[Finding, str]]:
     findings = []
     for key, indices in events.items():
         finding = _finding(key, len(indices), lines[indices[-1]])
-        rule = _event(key) or {}
         # An SXid's severity stands in the first of its lines only.
         is_repeated = key.kind == "SXid" and not key.token
         is_repeated &= any(other[:3] == key[:3] and other.token for other in events)
-        if finding is None or is_repeated or len(indices) < rule.get("least", 1):
+        if finding is None or is_repeated or len(indices) < _event(key).get("least", 1):
             continue
         over = max(
             ends.get((kind, device), -1) for kind in (key.kind, "") for device in (key.device, "")
@@ -103,8 +106,10 @@ def kernel_findings(text: str) -> list[tuple[Finding, str]]:
         if over > indices[-1]:
             if key.number == _RECOVERY_XID:
                 continue
-            message = f"{finding.message}; it is over since {_time(lines[over])}"
-            finding = Finding("gpu-event" if key.number else "kernel-event-past", message)
+            finding = Finding(
+                "gpu-event" if key.number else "kernel-event-past",
+                f"{finding.message}; it is over since {_time(lines[over])}",
+            )
         findings.append((finding, lines[indices[-1]]))
     return findings
 
@@ -116,11 +121,9 @@ def _classified(line: str) -> Iterator[tuple[_Key, bool]]:
     if _DRIVER_START.search(line):
         yield _Key("Xid", ""), True
         yield _Key("SXid", ""), True
-    match = _NUMBERED.search(line)
-    if match:
+    if match := _NUMBERED.search(line):
         kind = "SXid" if match[1].lower() == "sxid" else "Xid"
         key = _Key(kind, match[2] or "", match[3] or "?")
-        event = _event(key)
         token = None
         if key.number == _RECOVERY_XID:
             token = _RECOVERY.search(line)
@@ -130,7 +133,7 @@ def _classified(line: str) -> Iterator[tuple[_Key, bool]]:
             if token and token[1] == "None":
                 yield key._replace(kind="Xid"), True
                 return
-        elif key.kind == "SXid" or (event and event["severity"] == "line"):
+        elif key.kind == "SXid" or _event(key)["severity"] == "line":
             token = _SEVERITY.search(line)
         yield key._replace(token=token[1] if token else ""), False
         return
@@ -151,11 +154,11 @@ def _classified(line: str) -> Iterator[tuple[_Key, bool]]:
             yield _Key(rule["pattern"], next(filter(None, end.groups()), "")), True
 
 
-def _event(key: _Key) -> KernelEvent | None:
+def _event(key: _Key) -> KernelEvent:
     known = catalog()
     if not key.number:
         return next(rule for rule in known["kernel"] if rule["pattern"] == key.kind)
-    return (known["sxids"] if key.kind == "SXid" else known["xids"]).get(key.number)
+    return known["sxids" if key.kind == "SXid" else "xids"].get(key.number, _UNKNOWN)
 
 
 def _finding(key: _Key, count: int, line: str) -> Finding | None:
@@ -170,21 +173,24 @@ def _finding(key: _Key, count: int, line: str) -> Finding | None:
     if registers:
         sub_code, status = int(registers[2], 16) >> 20 & 0x3F, int(registers[3], 16)
         decoded = catalog()["nvlink5"].get(registers[1], {}).get(f"{sub_code}/{status:x}", "")
-    advice = actions[decoded or event["action"]] if event else ""
-    if event and not key.number:
+    advice = actions.get(decoded or event["action"], "")
+    if not key.number:
         return Finding(event["finding"], f"{event['meaning']} {times}", advice=advice)
     if key.kind == _RECOVERY_XID:
         finding = recovery_finding(key.token, "a GPU")
         advice = finding.advice if finding else ""
-        message = f"Xid {key.number} (the driver asks for: {key.token or 'unreadable'}) {times}"
-        return Finding("gpu-xid" if advice else "gpu-xid-unknown", message, advice=advice)
-    severity = event["severity"] if event else "line"
+        return Finding(
+            "gpu-xid" if advice else "gpu-xid-unknown",
+            f"Xid {key.number} (the driver asks for: {key.token or 'unreadable'}) {times}",
+            advice=advice,
+        )
+    severity = event["severity"]
     if key.token or severity == "line":
         severity = {"fatal": "fail", "": "unknown"}.get(key.token.lower(), "warn")
     if severity == "none":
         return None
-    meaning = event["meaning"] if event else "not in the catalog"
-    message = f"{key.kind} {key.number} ({', '.join(filter(None, (key.token, meaning)))}) {times}"
+    facts = ", ".join(filter(None, (key.token, event["meaning"])))
+    message = f"{key.kind} {key.number} ({facts}) {times}"
     if severity == "unknown":
         return Finding("gpu-xid-unknown", message)
     if severity == "warn":

@@ -14,7 +14,7 @@ from ..report.findings import Finding
 from ..report.text import format_bytes, format_count
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ..facts.model import (
         CpuFacts,
@@ -40,28 +40,29 @@ MAX_NAMES = 5
 TASK_COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
 
-def contaminations(facts: EnvironmentFacts) -> list[Finding]:
+def contaminations(facts: EnvironmentFacts) -> Iterator[Finding]:
     """Libraries and modules from outside this environment that are loaded, or may be. Also works if
     torch could not be imported."""
-    findings = foreign_libraries(facts)
+    yield from foreign_libraries(facts)
     loadable = facts["libraries"]["loadable"]
     if facts["torch"] and facts["torch"]["cuda"] and loadable:
-        findings.append(library_path_finding(loadable))
+        yield library_path_finding(loadable)
     user_site, pythonpath = facts["user_site"], facts["pythonpath"]
-    folder, entries = user_site["folder"], os.pathsep.join(pythonpath["entries"])
-    if user_site["modules"]:
-        message = f"{list_names(user_site['modules'])} loaded from the user site {folder}"
-        findings.append(Finding("user-site", message))
-    elif user_site["on_path"] and user_site["packages"]:
-        message = f"the user site {folder} is on sys.path and has packages"
-        findings.append(Finding("user-site-on-path", message))
-    if pythonpath["modules"]:
-        message = f"{list_names(pythonpath['modules'])} loaded from PYTHONPATH={entries}"
-        findings.append(Finding("pythonpath", message))
-    elif entries:
-        message = f"PYTHONPATH={entries} is on sys.path before the environment's own packages"
-        findings.append(Finding("pythonpath-on-path", message))
-    return findings
+    packages = user_site["on_path"] and user_site["packages"]
+    yield from shadowing("user-site", user_site["folder"], user_site["modules"], packages)
+    entries = pythonpath["entries"]
+    folders = os.pathsep.join(entries)
+    yield from shadowing("pythonpath", folders, pythonpath["modules"], len(entries))
+
+
+def shadowing(id: str, folder: str, hiding: Sequence[str], packages: int) -> Iterator[Finding]:
+    """Of a folder that comes before the environment's packages. hiding: its modules that replace some
+    of these; packages: how many it has."""
+    if hiding:
+        yield Finding(id, f"{list_names(hiding)} of {folder} instead of the environment's")
+    elif packages:
+        message = f"{folder} comes before the environment's packages, and has some"
+        yield Finding(f"{id}-on-path", message)
 
 
 def pitfalls(
@@ -87,53 +88,48 @@ def pitfalls(
     ]
     # NCCL's settings have no effect on a build without it.
     if facts["torch"] and facts["torch"]["cuda"]:
-        findings += nccl_setting_findings(facts["nccl_settings"], facts["nccl_mistyped"])
+        for setting in facts["nccl_settings"]:
+            findings += nccl_setting_findings(setting, facts["nccl_mistyped"])
     return [finding for finding in findings if finding is not None]
 
 
-def foreign_libraries(facts: EnvironmentFacts) -> list[Finding]:
+def foreign_libraries(facts: EnvironmentFacts) -> Iterator[Finding]:
     torch = facts["torch"]
     # The libnccl that torch uses, if known; another one, which something else uses, is foreign like
     # the rest.
     used_nccl = torch["nccl"]["file"] if torch else None
-    findings = []
     names_by_folder: dict[str, list[str]] = {}
     for path in facts["libraries"]["foreign"]:
         if libraries.stem(path) == "nccl" and used_nccl in (None, path):
             version = f" (NCCL {torch['nccl']['loaded']})" if torch else ""
             message = f"libnccl is loaded from {path}{version}, which is not this environment"
-            findings.append(Finding("nccl-shadowed", message))
+            yield Finding("nccl-shadowed", message)
         else:
             folder, name = os.path.split(path)
             names_by_folder.setdefault(folder, []).append(name)
     for folder, names in sorted(names_by_folder.items()):
         message = f"{list_names(names)} loaded from {folder}, which is not this environment"
-        findings.append(Finding("foreign-library", message))
-    return findings
+        yield Finding("foreign-library", message)
 
 
 def library_path_finding(loadable: Sequence[str]) -> Finding:
     """Libraries in LD_LIBRARY_PATH come before the environment's own unless those are bound by path
     (RPATH); cuDNN's parts are not."""
     folders = list(dict.fromkeys(os.path.dirname(path) for path in loadable))
-    names = [os.path.basename(path) for path in loadable]
-    message = f"LD_LIBRARY_PATH has {list_names(names)} in {list_names(folders)}"
-    return Finding("library-path", message)
+    return Finding(
+        "library-path",
+        f"LD_LIBRARY_PATH has {list_names([os.path.basename(path) for path in loadable])} in {list_names(folders)}",
+    )
 
 
-def nccl_setting_findings(
-    settings: Sequence[NcclSetting], mistyped: Mapping[str, str]
-) -> list[Finding]:
+def nccl_setting_findings(setting: NcclSetting, mistyped: Mapping[str, str]) -> Iterator[Finding]:
     """mistyped: for each variable that NCCL does not read, what is right instead."""
-    findings = []
-    for setting in settings:
-        name = setting["name"]
-        if setting["is_costly"]:
-            source = f"{name}={setting['value']} ({setting['source']})"
-            findings.append(Finding("nccl-setting", f"{source}: {setting['effect']}"))
-        if name in mistyped:
-            findings.append(Finding("nccl-setting-mistyped", f"{name} {mistyped[name]}"))
-    return findings
+    name = setting["name"]
+    if setting["is_costly"]:
+        source = f"{name}={setting['value']} ({setting['source']})"
+        yield Finding("nccl-setting", f"{source}: {setting['effect']}")
+    if name in mistyped:
+        yield Finding("nccl-setting-mistyped", f"{name} {mistyped[name]}")
 
 
 def shared_memory_finding(size: int | None, free: int | None, ranks: int) -> Finding | None:
@@ -147,8 +143,9 @@ def shared_memory_finding(size: int | None, free: int | None, ranks: int) -> Fin
         id = "shm-limited" if ranks == 1 and size >= SHM_PER_RANK else "shm-small"
         return Finding(id, f"/dev/shm has {format_bytes(size)}; {need}")
     if free < needed:
-        message = f"/dev/shm has {format_bytes(free)} of {format_bytes(size)} left; {need}"
-        return Finding("shm-full", message)
+        return Finding(
+            "shm-full", f"/dev/shm has {format_bytes(free)} of {format_bytes(size)} left; {need}"
+        )
     return None
 
 
@@ -156,8 +153,10 @@ def quota_finding(cpus: CpuFacts) -> Finding | None:
     if cpus["quota"] is None or cpus["quota"] >= cpus["affinity"]:
         return None
     counts = f"os.cpu_count() is {cpus['count']} and the affinity {cpus['affinity']}"
-    message = f"the cgroup's quota is {cpus['quota']:g} CPUs, but {counts}: threads are throttled"
-    return Finding("cpu-quota", message)
+    return Finding(
+        "cpu-quota",
+        f"the cgroup's quota is {cpus['quota']:g} CPUs, but {counts}: threads are throttled",
+    )
 
 
 def threads_finding(value: str, cpus: float, ranks: int) -> Finding | None:
@@ -170,8 +169,7 @@ def threads_finding(value: str, cpus: float, ranks: int) -> Finding | None:
         return Finding("omp-threads", f"OMP_NUM_THREADS={value} is not a number of threads")
     if threads > 1 and threads * ranks > cpus:
         count = f"{format_count(ranks, 'rank')} on this host is {threads * ranks} threads"
-        message = f"OMP_NUM_THREADS={value} with {count} on {cpus:g} CPUs"
-        return Finding("omp-threads", message)
+        return Finding("omp-threads", f"OMP_NUM_THREADS={value} with {count} on {cpus:g} CPUs")
     return None
 
 
@@ -180,17 +178,20 @@ def open_files_finding(limit: int | None, world_size: int) -> Finding | None:
     if limit is None or limit >= needed:
         return None
     ranks = format_count(world_size, "rank")
-    message = f"at most {limit} files can be open (ulimit -n); {ranks} and loaders need {needed}"
-    return Finding("nofile-small", message)
+    return Finding(
+        "nofile-small",
+        f"at most {limit} files can be open (ulimit -n); {ranks} and loaders need {needed}",
+    )
 
 
 def locked_memory_finding(limits: LimitFacts) -> Finding | None:
-    limit, usable = limits["memlock"], limits["infiniband"]["usable"]
+    limit, usable = limits["memlock"], limits["infiniband"]
     if limit is None or not usable:
         return None
     adapters = f"this host has InfiniBand ({list_names(usable)}), which locks its buffers"
-    message = f"at most {format_bytes(limit)} can be locked (ulimit -l), but {adapters}"
-    return Finding("memlock-small", message)
+    return Finding(
+        "memlock-small", f"at most {format_bytes(limit)} can be locked (ulimit -l), but {adapters}"
+    )
 
 
 def temporary_folder_finding(folders: Mapping[str, bool]) -> Finding | None:
@@ -217,8 +218,10 @@ def _world_size_finding(world_size: int, environment: Mapping[str, str]) -> Find
     for name in TASK_COUNTS:
         text = environment.get(name, "")
         if text.isdigit() and int(text) > max(1, world_size):
-            message = f"{text} tasks were started ({name}), but this one is in a world of its own"
-            return Finding("world-size", message)
+            return Finding(
+                "world-size",
+                f"{text} tasks were started ({name}), but this one is in a world of its own",
+            )
     return None
 
 

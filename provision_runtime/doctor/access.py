@@ -9,7 +9,7 @@ import struct
 from typing import TYPE_CHECKING
 
 from ..fs.files import read_text
-from .probe import Findings, Probe, observation
+from .probe import Findings, Probes, observation
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,8 +41,13 @@ def keys(machine: Machine) -> Findings:
     for path, refused, command, message in rows:
         mode = _mode(machine.path(path))
         if mode & refused:
-            command = f"{command} {shlex.quote(path)}"
-            yield observation("ssh-key-open", message, f"mode of {path}", oct(mode), command)
+            yield observation(
+                "ssh-key-open",
+                message,
+                f"mode of {path}",
+                oct(mode),
+                f"{command} {shlex.quote(path)}",
+            )
 
 
 def _mode(path: Path) -> int:
@@ -54,8 +59,7 @@ def _mode(path: Path) -> int:
 
 
 def agent(machine: Machine) -> Findings:
-    path = machine.environment.get("SSH_AUTH_SOCK", "")
-    if not path or not machine.is_real:
+    if not (path := machine.variable("SSH_AUTH_SOCK")) or not machine.is_real:
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(AGENT_S)
@@ -68,11 +72,15 @@ def agent(machine: Machine) -> Findings:
         else:
             reason = "" if len(reply) == 5 else "it closed the connection"
     if reason:
-        message = f"the agent at {path} does not respond: {reason}"
-        yield observation("ssh-agent-dead", message, "variable SSH_AUTH_SOCK", path)
+        yield observation(
+            "ssh-agent-dead",
+            f"the agent at {path} does not respond: {reason}",
+            "variable SSH_AUTH_SOCK",
+            path,
+        )
 
 
-PROBES = (
-    Probe("ssh keys", ("ssh-key-open",), keys),
-    Probe("ssh agent", ("ssh-agent-dead",), agent),
-)
+PROBES: Probes = {
+    "ssh keys": keys,
+    "ssh agent": agent,
+}

@@ -8,7 +8,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from ..report.text import format_bytes
-from .probe import Findings, Probe, observation
+from .probe import Findings, Probes, observation
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -27,8 +27,7 @@ def basics(machine: Machine) -> Findings:
     """What most programs rely on."""
     if not machine.is_real:
         return
-    problem = null_device_problem(os.devnull)
-    if problem:
+    if problem := null_device_problem(os.devnull):
         yield observation("null-device", f"{os.devnull} {problem}", f"stat {os.devnull}", problem)
     if not os.path.exists("/proc/self"):
         yield observation("proc-missing", "/proc is not mounted", "stat /proc/self", "missing")
@@ -58,13 +57,16 @@ def home(machine: Machine) -> Findings:
     elif not os.access(folder, os.W_OK | os.X_OK):
         problem = "you may not write there"
     if problem:
-        message = f"the home {machine.home} cannot be written: {problem}"
-        yield observation("home-unwritable", message, f"statvfs {machine.home}", problem)
+        yield observation(
+            "home-unwritable",
+            f"the home {machine.home} cannot be written: {problem}",
+            f"statvfs {machine.home}",
+            problem,
+        )
 
 
 def quotas(machine: Machine) -> Findings:
-    output = machine.run("quota", "-w", "-p")
-    for row in QUOTA_ROW.finditer(output.text if output else ""):
+    for row in QUOTA_ROW.finditer(machine.text("quota", "-w", "-p")):
         used_kib, soft, hard, files, soft_files, hard_files = map(int, row.groups()[1:])
         # Of two limits, the soft one is the tighter; 0 means no limit.
         kib_limit, file_limit = soft or hard, soft_files or hard_files
@@ -76,13 +78,14 @@ def quotas(machine: Machine) -> Findings:
             if most and count >= NEARLY_FULL * most:
                 is_full = count >= most
                 state = "used up" if is_full else "nearly used up"
-                message = f"the quota of {row[1]} is {state}: {text}"
                 id = "quota-full" if is_full else "quota-low"
-                yield observation(id, message, "quota -w -p", text)
+                yield observation(
+                    id, f"the quota of {row[1]} is {state}: {text}", "quota -w -p", text
+                )
 
 
-PROBES = (
-    Probe("basics", ("null-device", "proc-missing"), basics),
-    Probe("home", ("home-unwritable",), home),
-    Probe("quotas", ("quota-full", "quota-low"), quotas),
-)
+PROBES: Probes = {
+    "basics": basics,
+    "home": home,
+    "quotas": quotas,
+}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..report.findings import PROBES as ROWS
 from . import (
     access,
     account,
@@ -15,23 +16,18 @@ from . import (
     packages,
     resources,
 )
+from .probe import Probe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .machine import Machine
-    from .probe import Probe
 
-PROBES: tuple[Probe, ...] = (
-    *gpus.PROBES,
-    *packages.PROBES,
-    *resources.PROBES,
-    *network.PROBES,
-    *fabric.PROBES,
-    *disks.PROBES,
-    *notebooks.PROBES,
-    *access.PROBES,
-    *account.PROBES,
+_MODULES = (gpus, packages, resources, network, fabric, disks, notebooks, access, account)
+PROBES = tuple(
+    Probe(name=name, run=run, **ROWS[name])
+    for module in _MODULES
+    for name, run in module.PROBES.items()
 )
 
 

@@ -29,7 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--prefix", metavar="DIR", help="also examine this environment (default: this Python's)"
     )
     parser.add_argument(
-        "--only", action="append", metavar="ID", help="look only for this finding (repeatable)"
+        "--only",
+        action="append",
+        metavar="ID",
+        choices=CATALOG,
+        help="look only for this finding (repeatable)",
     )
     parser.add_argument(
         "--peers", action="store_true", help="jobs of this host run on several hosts together"
@@ -50,10 +54,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Prints the report. The caller must end the process with os._exit: a probe may hang in the
     kernel."""
-    for finding_id in options.only or ():
-        if finding_id not in CATALOG:
-            print(f"there is no finding {finding_id}; docs/findings.md lists all", file=sys.stderr)
-            return USAGE
     if options.prefix and options.root is None and not os.path.isdir(options.prefix):
         print(f"there is no folder {options.prefix}", file=sys.stderr)
         return USAGE
@@ -81,23 +81,19 @@ def examine(
         examined = machine.this_machine(prefix or None, has_peers)
     else:
         examined = machine.captured_machine(root.absolute(), prefix, has_peers)
-    diagnosis = runner.diagnose(examined, catalog.select(examined, only))
-    if only:
-        ids = {*only, "probe-late", "probe-failed"}
-        diagnosis["findings"] = [item for item in diagnosis["findings"] if item["id"] in ids]
-        diagnosis["verdict"] = reports.verdict_of(diagnosis["findings"])
-    return diagnosis
+    return runner.diagnose(examined, catalog.select(examined, only), only or CATALOG)
 
 
 def examine_script(path: Path) -> reports.Diagnosis:
     """The diagnosis of a batch script or training program."""
 
     def run(host: machine.Machine) -> list[reports.ObservedFinding]:
-        version = host.run("srun", "--version")
-        return scripts.examine(path, version.text if version else None)
+        return scripts.examine(path, host.text("srun", "--version"))
 
-    probe = Probe("script", tuple(BY_AREA["scripts"]), run, deadline_s=SCRIPT_S)
-    diagnosis = runner.diagnose(machine.this_machine(), [probe])
+    diagnosis = runner.diagnose(
+        machine.this_machine(),
+        [Probe("script", tuple(BY_AREA["scripts"]), run, deadline_s=SCRIPT_S)],
+    )
     diagnosis["host"] = path.name
     return diagnosis
 

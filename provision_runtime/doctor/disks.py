@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..fs import mounts
 from ..fs.files import nearest_existing
 from ..report.text import format_bytes
-from .probe import Findings, Probe, observation
+from .probe import Findings, Probes, observation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,11 +59,14 @@ def space(machine: Machine) -> Findings:
         free = status.f_bavail * status.f_frsize
         # File systems that make inodes as they need them report none at all.
         inodes = status.f_favail if status.f_files else None
-        problem = shortage(free, inodes)
-        if problem is not None:
+        if (problem := shortage(free, inodes)) is not None:
             finding_id, text = problem
-            source, value = f"statvfs {existing}", f"{free} bytes, {inodes} inodes"
-            yield observation(finding_id, f"{path} ({name}) has {text}", source, value)
+            yield observation(
+                finding_id,
+                f"{path} ({name}) has {text}",
+                f"statvfs {existing}",
+                f"{free} bytes, {inodes} inodes",
+            )
 
 
 def shortage(free: int, inodes: int | None) -> tuple[str, str] | None:
@@ -81,9 +84,9 @@ def shortage(free: int, inodes: int | None) -> tuple[str, str] | None:
 def _folders(machine: Machine) -> Iterator[tuple[str, str]]:
     """What each folder is, and where it is on this machine."""
     yield "home", machine.home
-    yield "temporary files", machine.environment.get("TMPDIR") or "/tmp"
+    yield "temporary files", machine.variable("TMPDIR") or "/tmp"
     for variable, default in CACHES:
-        value = machine.environment.get(variable, "")
+        value = machine.variable(variable)
         is_moved = os.path.isabs(value)
         folder = value if is_moved else os.path.join(machine.home, default)
         yield f"variable {variable}" if is_moved else "cache", folder
@@ -95,15 +98,16 @@ def object_store(machine: Machine) -> Findings:
     """The working folder and that of scratch files; other mounts may only be read."""
     all_mounts = mounts.parse(machine.read("/proc/self/mountinfo"))
     for variable in ("PWD", "SCRATCH"):
-        folder = machine.environment.get(variable)
+        folder = machine.variable(variable)
         mount = mounts.mount_of(folder, all_mounts) if folder else None
         if mount is not None and mount.type in OBJECT_STORES:
-            message = f"{folder} is {mount}"
-            yield observation("object-store-mount", message, "/proc/self/mountinfo", mount.type)
+            yield observation(
+                "object-store-mount", f"{folder} is {mount}", "/proc/self/mountinfo", mount.type
+            )
             return
 
 
-PROBES = (
-    Probe("disks", ("cache-full", "cache-space-low"), space),
-    Probe("working folder", ("object-store-mount",), object_store),
-)
+PROBES: Probes = {
+    "disks": space,
+    "working folder": object_store,
+}

@@ -13,13 +13,19 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..dataclass import frozen
+from ..facts import libraries
 from ..fs.files import read_text
+
+if TYPE_CHECKING:
+    from ..facts.model import PciGpu
 
 REAL_ROOT = Path("/")
 # A shell that ssh or a scheduler starts often has a shorter PATH than a login shell.
 MORE_FOLDERS = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin")
+# Without persistence mode, nvidia-smi needs seconds to wake the GPUs.
 TOOL_S = 10.0
 
 
@@ -54,6 +60,18 @@ class Machine:
         """A real path as this machine names it."""
         return str(path) if self.is_real else f"/{path.relative_to(self.root)}"
 
+    def variable(self, name: str) -> str:
+        """A variable of the user's; empty if it is not set."""
+        return self.environment.get(name, "")
+
+    def library_path(self) -> list[str]:
+        """The folders of LD_LIBRARY_PATH."""
+        entries = self.variable("LD_LIBRARY_PATH").replace(";", ":").split(":")
+        return list(filter(os.path.isabs, entries))
+
+    def gpus(self) -> list[PciGpu]:
+        return libraries.pci_gpus(self.root)
+
     def read(self, path: str) -> str:
         """The text of a file; empty if it is not there or not readable."""
         return read_text(self.path(path))
@@ -70,17 +88,21 @@ class Machine:
             folders = [self.environment.get("PATH", ""), *more]
         return shutil.which(name, path=os.pathsep.join(folders))
 
-    def run(self, name: str, *arguments: str, timeout_s: float = TOOL_S) -> ToolOutput | None:
+    def text(self, name: str, *arguments: str) -> str:
+        """What a tool prints; empty if this machine lacks the tool."""
+        output = self.run(name, *arguments)
+        return output.text if output else ""
+
+    def run(self, name: str, *arguments: str) -> ToolOutput | None:
         """A tool's output in English; None if this machine lacks the tool."""
-        program = self.which(name)
-        if program is None:
+        if (program := self.which(name)) is None:
             return None
         # A probe's standard input is empty, and /dev/null may be broken.
         child = subprocess.run(
             [program, *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            timeout=timeout_s,
+            timeout=TOOL_S,
             env={**self.environment, "LC_ALL": "C"},
         )
         return ToolOutput(child.returncode, child.stdout.decode(errors="replace"))
@@ -101,10 +123,8 @@ def this_machine(prefix: str | None = None, has_peers: bool = False) -> Machine:
 def captured_machine(root: Path, prefix: str | None, has_peers: bool) -> Machine:
     """The machine whose files are below a folder; its variables are in proc/self/environ."""
     environment = {}
-    text = read_text(root / "proc/self/environ")
-    for entry in text.replace("\n", "\0").split("\0"):
+    for entry in read_text(root / "proc/self/environ").replace("\n", "\0").split("\0"):
         name, equals, value = entry.partition("=")
         if equals:
             environment[name] = value
-    home = environment.get("HOME", "/root")
-    return Machine(root, environment, home, prefix, has_peers)
+    return Machine(root, environment, environment.get("HOME", "/root"), prefix, has_peers)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ..checks.interfaces import INTERFACE_VARIABLES, configured_interface
 from ..comm import listeners
 from ..comm.addresses import is_loopback
-from .probe import Findings, Probe, observation
+from .probe import Findings, Probes, observation
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -27,19 +27,24 @@ ROUTE_UP = 0x1
 def host_name(machine: Machine) -> Findings:
     name, addresses = _host_addresses(machine)
     if not addresses:
-        message = f"{name} does not resolve on this host"
-        yield observation("own-name-unresolvable", message, f"getaddrinfo({name})", "no address")
-    elif has_peers(machine) and all(map(is_loopback, addresses)):
-        message = f"{name} resolves to {addresses[0]} on this host"
         yield observation(
-            "interface-loopback", message, f"getaddrinfo({name})", ", ".join(addresses)
+            "own-name-unresolvable",
+            f"{name} does not resolve on this host",
+            f"getaddrinfo({name})",
+            "no address",
+        )
+    elif has_peers(machine) and all(map(is_loopback, addresses)):
+        yield observation(
+            "interface-loopback",
+            f"{name} resolves to {addresses[0]} on this host",
+            f"getaddrinfo({name})",
+            ", ".join(addresses),
         )
 
 
 def has_peers(machine: Machine) -> bool:
     """Whether jobs here span hosts: only then a loopback address is wrong."""
-    nodes = machine.environment.get("SLURM_JOB_NUM_NODES", "1")
-    return machine.has_peers or (nodes.isdigit() and int(nodes) > 1)
+    return machine.has_peers or machine.variable("SLURM_JOB_NUM_NODES") not in ("", "1")
 
 
 def _host_addresses(machine: Machine) -> tuple[str, list[str]]:
@@ -67,8 +72,12 @@ def routes(machine: Machine) -> Findings:
             # Addresses are in the machine's byte order.
             address = socket.inet_ntoa(int(destination, 16).to_bytes(4, "little"))
             network = f"{address}/{bin(int(mask, 16)).count('1')}"
-            message = f"{' and '.join(sorted(names))} both lead to {network}"
-            yield observation("routes-duplicate", message, ROUTES, network)
+            yield observation(
+                "routes-duplicate",
+                f"{' and '.join(sorted(names))} both lead to {network}",
+                ROUTES,
+                network,
+            )
 
 
 def interfaces(machine: Machine) -> Findings:
@@ -77,8 +86,13 @@ def interfaces(machine: Machine) -> Findings:
         try:
             configured_interface(backend, machine.environment, available)
         except LookupError as error:
-            source, value = f"variable {variable}", machine.environment[variable]
-            yield observation("interface-absent", str(error), source, value, f"unset {variable}")
+            yield observation(
+                "interface-absent",
+                str(error),
+                f"variable {variable}",
+                machine.variable(variable),
+                f"unset {variable}",
+            )
     # Up, it is `unknown`: it has no carrier.
     file = "/sys/class/net/lo/operstate"
     if machine.read(file).strip() == "down":
@@ -90,25 +104,30 @@ def port(machine: Machine) -> Findings:
     another user may be a healthy job."""
     if not machine.is_real:
         return
-    variable = machine.environment.get("MASTER_PORT", "")
+    variable = machine.variable("MASTER_PORT")
     number = int(variable) if variable.isdigit() else DEFAULT_PORT
     if not listeners.listening_inodes(number):
         return
     owner = listeners.listener(number)
-    is_rank_zero = machine.environment.get("RANK", "0") == "0"
+    is_rank_zero = machine.variable("RANK") in ("", "0")
     if variable and is_rank_zero:
         source = "variable MASTER_PORT"
     elif owner and os.getuid() != 0:
         source = "torchrun's default port"
     else:
         return
-    message = f"{owner or 'a process of another user'} listens on port {number}"
-    yield observation("port-busy", message, source, str(number), f"ss -ltnp 'sport = :{number}'")
+    yield observation(
+        "port-busy",
+        f"{owner or 'a process of another user'} listens on port {number}",
+        source,
+        str(number),
+        f"ss -ltnp 'sport = :{number}'",
+    )
 
 
-PROBES = (
-    Probe("own name", ("own-name-unresolvable", "interface-loopback"), host_name),
-    Probe("routes", ("routes-duplicate",), routes),
-    Probe("interfaces", ("interface-absent", "loopback-down"), interfaces),
-    Probe("port", ("port-busy",), port),
-)
+PROBES: Probes = {
+    "own name": host_name,
+    "routes": routes,
+    "interfaces": interfaces,
+    "port": port,
+}

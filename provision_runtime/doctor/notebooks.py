@@ -9,7 +9,7 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from ..fs.files import read_text
-from .probe import Findings, Probe, observation
+from .probe import Findings, Probes, observation
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,9 +38,13 @@ def _kernel(machine: Machine, file: Path) -> Findings:
         return
     name, source = file.parent.name, machine.name(file)
     if not machine.path(program).exists():
-        message = f"kernel {name} starts {program}, which does not exist"
-        command = f"jupyter kernelspec remove {shlex.quote(name)}"
-        yield observation("kernel-dangling", message, source, program, command)
+        yield observation(
+            "kernel-dangling",
+            f"kernel {name} starts {program}, which does not exist",
+            source,
+            program,
+            f"jupyter kernelspec remove {shlex.quote(name)}",
+        )
         return
     # A conda environment with activation scripts or variables, none of which the kernel has.
     prefix = os.path.dirname(os.path.dirname(program))
@@ -48,12 +52,16 @@ def _kernel(machine: Machine, file: Path) -> Findings:
     needs_activation = state.get("env_vars") or machine.glob(prefix, "etc/conda/activate.d/*.sh")
     variables = specification.get("env") or {}
     if needs_activation and "CONDA_PREFIX" not in variables and "PATH" not in variables:
-        message = f"kernel {name} starts {program} without activating {prefix}"
-        yield observation("kernel-unactivated", message, source, program)
+        yield observation(
+            "kernel-unactivated",
+            f"kernel {name} starts {program} without activating {prefix}",
+            source,
+            program,
+        )
 
 
 def servers(machine: Machine) -> Findings:
-    folder = machine.environment.get("JUPYTER_RUNTIME_DIR") or (
+    folder = machine.variable("JUPYTER_RUNTIME_DIR") or (
         f"{machine.home}/.local/share/jupyter/runtime"
     )
     for file in [file for pattern in SERVER_FILES for file in machine.glob(folder, pattern)]:
@@ -62,10 +70,13 @@ def servers(machine: Machine) -> Findings:
         is_running = machine.path(f"/proc/{server.get('pid')}").exists()
         is_protected = bool(server.get("token") or server.get("password"))
         if is_running and not is_protected and not _is_local(str(server.get("hostname", ""))):
-            message = f"the server at {server.get('url')} needs neither a token nor a password"
-            command = f"jupyter server stop {shlex.quote(str(server.get('port')))}"
-            source = machine.name(file)
-            yield observation("notebook-open", message, source, "token is empty", command)
+            yield observation(
+                "notebook-open",
+                f"the server at {server.get('url')} needs neither a token nor a password",
+                machine.name(file),
+                "token is empty",
+                f"jupyter server stop {shlex.quote(str(server.get('port')))}",
+            )
 
 
 def _is_local(host: str) -> bool:
@@ -84,7 +95,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-PROBES = (
-    Probe("Jupyter kernels", ("kernel-dangling", "kernel-unactivated"), kernels),
-    Probe("Jupyter servers", ("notebook-open",), servers),
-)
+PROBES: Probes = {
+    "Jupyter kernels": kernels,
+    "Jupyter servers": servers,
+}

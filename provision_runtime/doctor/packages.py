@@ -13,7 +13,7 @@ from ..checks.releases import device_id_hangs, numbers
 from ..checks.surroundings import list_names
 from ..facts import libraries, origins
 from ..fs.files import read_text
-from .probe import Findings, Probe, judged, observation
+from .probe import Findings, Probes, judged, observation
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -62,8 +62,7 @@ def find_torch(machine: Machine) -> Torch | None:
         version = re.search(r"^__version__ = '([^']+)'", text, re.MULTILINE)
         cuda = re.search(r"^cuda(?:: .*?)? = '([^']+)'", text, re.MULTILINE)
         if version:
-            site_packages = file.parent.parent
-            return Torch(version[1], cuda and cuda[1], site_packages, machine.name(file))
+            return Torch(version[1], cuda and cuda[1], file.parent.parent, machine.name(file))
     return None
 
 
@@ -71,102 +70,132 @@ def distributions(site_packages: Path) -> dict[str, DistInfo]:
     """By normalized name."""
     result = {}
     for folder in sorted(site_packages.glob("*.dist-info")):
-        match = DIST_INFO.match(folder.name)
-        if match:
+        if match := DIST_INFO.match(folder.name):
             result[re.sub(r"[-_.]+", "-", match[1]).lower()] = DistInfo(match[2], folder)
     return result
 
 
 def packages(machine: Machine) -> Findings:
-    torch = find_torch(machine)
-    if torch is None:
+    if (torch := find_torch(machine)) is None:
         return
     release = numbers(torch.version)
     installed = distributions(torch.site_packages)
     yield from _mixed_wheels(machine, installed)
     # An NCCL wheel that is older than the one that torch's wheel requires.
     metadata = installed["torch"].folder / "METADATA" if "torch" in installed else Path()
-    pattern = r"(?m)^Requires-Dist: (nvidia-nccl-cu\d+) ?\(?==([\d.]+)"
-    for name, required in re.findall(pattern, read_text(metadata)):
+    for name, required in re.findall(
+        r"(?m)^Requires-Dist: (nvidia-nccl-cu\d+) ?\(?==([\d.]+)", read_text(metadata)
+    ):
         version = installed[name].version if name in installed else required
         if numbers(version) < numbers(required):
-            message = f"{name} {version} is installed, but torch needs {required}"
-            source, command = machine.name(metadata), f"pip install {name}=={required}"
-            yield observation("nccl-older", message, source, f"{name}=={required}", command)
+            yield observation(
+                "nccl-older",
+                f"{name} {version} is installed, but torch needs {required}",
+                machine.name(metadata),
+                f"{name}=={required}",
+                f"pip install {name}=={required}",
+            )
     numpy = installed.get("numpy")
     if numpy and release < NUMPY_2_TORCH and numbers(numpy.version) >= (2,):
-        message = f"torch {torch.version} was built for NumPy 1; NumPy {numpy.version} is installed"
-        yield observation("numpy-abi", message, machine.name(numpy.folder), numpy.version)
+        yield observation(
+            "numpy-abi",
+            f"torch {torch.version} was built for NumPy 1; NumPy {numpy.version} is installed",
+            machine.name(numpy.folder),
+            numpy.version,
+        )
     # Only conda packages link to a separate MKL.
     is_conda = machine.glob(str(machine.prefix), "conda-meta/pytorch-*.json")
     if is_conda and release < OLD_MKL_TORCH:
         for record in machine.glob(str(machine.prefix), "conda-meta/mkl-2*.json"):
             version = record.name.split("-")[1]
             if numbers(version) >= NEW_MKL:
-                message = f"torch {torch.version} from conda with MKL {version}"
-                yield observation("mkl-too-new", message, machine.name(record), version)
+                yield observation(
+                    "mkl-too-new",
+                    f"torch {torch.version} from conda with MKL {version}",
+                    machine.name(record),
+                    version,
+                )
     if torch.cuda and device_id_hangs(release):
-        message = f"torch {torch.version}: init_process_group(device_id=...) can hang"
-        yield observation("torch-known-bad", message, torch.source, torch.version)
-    if torch.cuda is None and libraries.pci_gpus(machine.root):
-        message = f"torch {torch.version} is a CPU build, but this host has NVIDIA GPUs"
-        yield observation("cpu-build", message, torch.source, "cuda = None")
+        yield observation(
+            "torch-known-bad",
+            f"torch {torch.version}: init_process_group(device_id=...) can hang",
+            torch.source,
+            torch.version,
+        )
+    if torch.cuda is None and machine.gpus():
+        yield observation(
+            "cpu-build",
+            f"torch {torch.version} is a CPU build, but this host has NVIDIA GPUs",
+            torch.source,
+            "cuda = None",
+        )
 
 
 def _mixed_wheels(machine: Machine, installed: dict[str, DistInfo]) -> Findings:
     """Two families with a library of the same name: one has overwritten the other's."""
     families: dict[str, list[str]] = {}
     for name in installed:
-        match = CUDA_WHEEL.match(name)
-        if match:
+        if match := CUDA_WHEEL.match(name):
             families.setdefault(match[1], []).append(name)
     for names in families.values():
         records = [installed[name].folder / "RECORD" for name in names]
         shared = set.intersection(*(set(LIBRARY.findall(read_text(file))) for file in records))
         if len(names) > 1 and shared:
-            message = f"{' and '.join(names)} both have {min(shared)}"
-            source, command = machine.name(records[0]), f"pip uninstall {names[-1]}"
-            yield observation("cuda-wheels-mixed", message, source, min(shared), command)
+            yield observation(
+                "cuda-wheels-mixed",
+                f"{' and '.join(names)} both have {min(shared)}",
+                machine.name(records[0]),
+                min(shared),
+                f"pip uninstall {names[-1]}",
+            )
 
 
 def driver(machine: Machine) -> Findings:
     torch = find_torch(machine)
     version = libraries.driver_version(machine.root)
-    finding = gpu_judge.driver_finding(version, torch.cuda if torch else None)
-    yield from judged(finding, "/proc/driver/nvidia/version", version)
+    yield from judged(
+        gpu_judge.driver_finding(version, torch.cuda if torch else None),
+        "/proc/driver/nvidia/version",
+        version,
+    )
 
 
 def glibc(machine: Machine) -> Findings:
     """The wheel that needs the newest glibc, if this host's is older."""
     torch = find_torch(machine)
-    output = machine.run("getconf", "GNU_LIBC_VERSION")
-    match = re.search(r"glibc ([\d.]+)", output.text) if output else None
+    match = re.search(r"glibc ([\d.]+)", machine.text("getconf", "GNU_LIBC_VERSION"))
     if torch is None or match is None:
         return
     floors = []
     for name, distribution in distributions(torch.site_packages).items():
         # A wheel runs on the oldest glibc that it names (PEP 600); one without libraries names none.
-        tags = re.findall(r"manylinux_(\d+)_(\d+)_", read_text(distribution.folder / "WHEEL"))
-        if tags:
+        if tags := re.findall(r"manylinux_(\d+)_(\d+)_", read_text(distribution.folder / "WHEEL")):
             floors.append((min((int(major), int(minor)) for major, minor in tags), name))
     needed, name = max(floors, default=((0, 0), ""))
     if needed > numbers(match[1]):
-        message = f"{name} needs glibc {'.'.join(map(str, needed))}; this host has {match[1]}"
-        yield observation("glibc-old", message, "getconf GNU_LIBC_VERSION", match[1])
+        yield observation(
+            "glibc-old",
+            f"{name} needs glibc {'.'.join(map(str, needed))}; this host has {match[1]}",
+            "getconf GNU_LIBC_VERSION",
+            match[1],
+        )
 
 
 def toolkit(machine: Machine) -> Findings:
-    torch = find_torch(machine)
-    if torch is None or torch.cuda is None:
+    if (torch := find_torch(machine)) is None or torch.cuda is None:
         return
-    home = machine.environment.get("CUDA_HOME") or machine.environment.get("CUDA_PATH")
+    home = machine.variable("CUDA_HOME") or machine.variable("CUDA_PATH")
     compiler = os.path.join(home, "bin", "nvcc") if home else machine.which("nvcc", True)
-    output = machine.run(compiler, "--version") if compiler else None
-    match = re.search(r"release ((\d+)\.\d+)", output.text) if output else None
+    version = machine.text(compiler, "--version") if compiler else ""
+    match = re.search(r"release ((\d+)\.\d+)", version)
     # torch's builder refuses another major version, and warns of another minor one.
     if match and match[2] != torch.cuda.split(".")[0]:
-        message = f"nvcc is for CUDA {match[1]}, torch for {torch.cuda}"
-        yield observation("cuda-toolkit-other", message, f"{compiler} --version", match[1])
+        yield observation(
+            "cuda-toolkit-other",
+            f"nvcc is for CUDA {match[1]}, torch for {torch.cuda}",
+            f"{compiler} --version",
+            match[1],
+        )
 
 
 def contamination(machine: Machine) -> Findings:
@@ -181,39 +210,34 @@ def contamination(machine: Machine) -> Findings:
         if torch is None:  # only the most frequent faults
             names = set(filter(FRAMEWORK.fullmatch, names))
         yield from _shadowing("user-site", machine.name(path), names, modules)
-    for entry in machine.environment.get("PYTHONPATH", "").split(os.pathsep):
+    for entry in machine.variable("PYTHONPATH").split(os.pathsep):
         is_own = machine.prefix is not None and libraries.is_below(entry, machine.prefix)
         if os.path.isabs(entry) and not is_own:
-            names = _module_names(machine.path(entry))
-            yield from _shadowing("pythonpath", entry, names, modules)
-    value = machine.environment.get("LD_LIBRARY_PATH", "")
-    folders = [str(machine.path(entry)) for entry in re.split("[:;]", value) if entry]
+            yield from _shadowing("pythonpath", entry, _module_names(machine.path(entry)), modules)
+    value = machine.variable("LD_LIBRARY_PATH")
+    folders = [str(machine.path(entry)) for entry in machine.library_path()]
     loadable = origins.on_library_path(":".join(folders))
     if torch:
         site_packages = str(torch.site_packages)
         prefix = str(machine.path(str(machine.prefix)))
-        bundled = libraries.bundled(site_packages)
-        loadable = libraries.foreign(loadable, prefix, site_packages, bundled)
+        loadable = libraries.foreign(
+            loadable, prefix, site_packages, libraries.bundled(site_packages)
+        )
     if loadable and (torch is None or torch.cuda is not None):
         finding = surroundings.library_path_finding(loadable)
         source, command = "variable LD_LIBRARY_PATH", "unset LD_LIBRARY_PATH"
-        if machine.environment.get("LOADEDMODULES"):
-            source += f" with the modules {machine.environment['LOADEDMODULES']}"
+        if machine.variable("LOADEDMODULES"):
+            source += f" with the modules {machine.variable('LOADEDMODULES')}"
             command = "module purge"
         yield from judged(finding, source, value, command)
 
 
 def _shadowing(id: str, folder: str, names: set[str], modules: set[str]) -> Findings:
     """A folder whose modules come before those of the environment."""
-    command = SHADOWED_BY[id]
-    hidden = list_names(sorted(names & modules))
-    if hidden:
-        message = f"{hidden} in {folder} instead of the environment's"
-        yield observation(id, message, folder, hidden, command)
-    elif names:
-        present = list_names(sorted(names))
-        message = f"{folder} comes before the environment's own packages, with {present}"
-        yield observation(f"{id}-on-path", message, folder, present, command)
+    for finding in surroundings.shadowing(id, folder, sorted(names & modules), len(names)):
+        yield from judged(
+            finding, folder, list_names(sorted(names & modules or names)), SHADOWED_BY[id]
+        )
 
 
 def _user_sites(machine: Machine, torch: Torch | None) -> list[Path]:
@@ -221,9 +245,9 @@ def _user_sites(machine: Machine, torch: Torch | None) -> list[Path]:
     configuration = machine.read(f"{machine.prefix}/pyvenv.cfg") if torch else ""
     shares_packages = r"include-system-site-packages\s*=\s*true"
     is_closed_venv = bool(configuration) and not re.search(shares_packages, configuration)
-    if machine.environment.get("PYTHONNOUSERSITE") or is_closed_venv:
+    if machine.variable("PYTHONNOUSERSITE") or is_closed_venv:
         return []
-    base = machine.environment.get("PYTHONUSERBASE") or os.path.join(machine.home, ".local")
+    base = machine.variable("PYTHONUSERBASE") or os.path.join(machine.home, ".local")
     python = torch.site_packages.parent.name if torch else "python3*"
     return machine.glob(base, f"lib/{python}/site-packages")
 
@@ -239,26 +263,10 @@ def _module_names(folder: Path) -> set[str]:
     return names
 
 
-PROBES = (
-    Probe(
-        "packages",
-        (
-            "cpu-build",
-            "cuda-wheels-mixed",
-            "mkl-too-new",
-            "nccl-older",
-            "numpy-abi",
-            "torch-known-bad",
-        ),
-        packages,
-        needs_prefix=True,
-    ),
-    Probe("driver", ("driver-old",), driver, needs_prefix=True),
-    Probe("glibc", ("glibc-old",), glibc, needs_prefix=True),
-    Probe("CUDA compiler", ("cuda-toolkit-other",), toolkit, needs_prefix=True),
-    Probe(
-        "origins",
-        ("library-path", "pythonpath", "pythonpath-on-path", "user-site", "user-site-on-path"),
-        contamination,
-    ),
-)
+PROBES: Probes = {
+    "packages": packages,
+    "driver": driver,
+    "glibc": glibc,
+    "CUDA compiler": toolkit,
+    "origins": contamination,
+}

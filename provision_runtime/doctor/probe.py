@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Iterator, List, NamedTuple, TypedDict, Union
+from typing import TYPE_CHECKING, Dict, Iterator, List, NamedTuple, TypedDict, Union
 
 from ..dataclass import frozen
 from ..report.diagnosis import Evidence, ObservedFinding
 from ..report.findings import CATALOG
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from ..report.findings import Finding
     from .machine import Machine
@@ -29,11 +29,17 @@ Result = Union[ObservedFinding, Limitation]
 
 
 class ProbeResult(TypedDict, total=False):
-    """What a probe's process returns. failure: why it has neither findings nor notes."""
+    """What a probe's process returns. failure: why it has neither findings nor notes; waits_in: the
+    function of the kernel, of one that did not end in time."""
 
     findings: List[ObservedFinding]
     notes: List[List[str]]
     failure: str
+    waits_in: str
+
+
+# By name, what the probes of a module run. findings.json has what each can report.
+Probes = Dict[str, "Callable[[Machine], Iterable[Result]]"]
 
 
 @frozen
@@ -41,7 +47,7 @@ class Probe:
     """ids: all findings that it can report."""
 
     name: str
-    ids: tuple[str, ...]
+    ids: Sequence[str]
     run: Callable[[Machine], Iterable[Result]]
     deadline_s: float = DEADLINE_S
     needs_prefix: bool = False
@@ -76,10 +82,7 @@ def observation(
     )
 
 
-def judged(
-    finding: Finding | None, source: str, value: object, command: str = ""
-) -> list[ObservedFinding]:
+def judged(finding: Finding | None, source: str, value: object, command: str = "") -> Findings:
     """What a judge of facts returned, with one piece of evidence; nothing if all is well."""
-    if finding is None:
-        return []
-    return [observation(finding.id, finding.message, source, value, command, finding.advice)]
+    if finding is not None:
+        yield observation(finding.id, finding.message, source, value, command, finding.advice)

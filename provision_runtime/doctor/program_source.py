@@ -93,8 +93,9 @@ class Program:
 
     def scope(self, node: ast.AST) -> Scope:
         """The function around a node, or the module."""
-        around = (*FUNCTIONS, ast.Module)
-        return next(item for item in self.ancestors(node) if isinstance(item, around))
+        return next(
+            item for item in self.ancestors(node) if isinstance(item, (*FUNCTIONS, ast.Module))
+        )
 
     def has(self, pattern: str) -> bool:
         return re.search(pattern, self.text) is not None

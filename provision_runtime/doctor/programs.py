@@ -150,27 +150,20 @@ def _collective_names(program: Program) -> str:
     return "|".join([COLLECTIVE, *patterns])
 
 
-def _reached(
-    program: Program, nodes: Iterable[ast.AST], pattern: str = "", depth: int = 3
-) -> dict[str, ast.Call]:
-    """The first call of each collective among these nodes, or of what the pattern names; directly
-    or through functions of the file, but not below a condition on their arguments."""
+def _reached(program: Program, nodes: Iterable[ast.AST], depth: int = 3) -> dict[str, ast.Call]:
+    """The first call of each collective among these nodes, directly or through functions of the file,
+    but not below a condition on their arguments."""
     calls: dict[str, ast.Call] = {}
     for node in walk(nodes):
         if not isinstance(node, ast.Call):
             continue
-        function = program.source(node.func)
-        is_match = pattern and re.fullmatch(pattern, function)
-        name = (
-            function.split(".")[-1] if is_match else "" if pattern else _collective(program, node)
-        )
-        if name:
+        if name := _collective(program, node):
             calls.setdefault(name, node)
-        for callee in program.functions.get(function, []) if depth else ():
+        for callee in program.functions.get(program.source(node.func), []) if depth else ():
             arguments = "|".join(item.arg for item in callee.args.args if item.arg != "self")
             condition = rf"(?:if|with)\b.*\b(?:{arguments or '-'})\b"
             body = [item for item in callee.body if not re.match(condition, program.source(item))]
-            for inner in _reached(program, body, pattern, depth - 1):
+            for inner in _reached(program, body, depth - 1):
                 if inner != "state_dict":
                     calls.setdefault(inner, node)
     return calls
@@ -228,11 +221,6 @@ def _launches(program: Program) -> Iterator[Fault]:
         is_launch = re.fullmatch(LAUNCH, program.source(call.func))
         if is_launch and getattr(program.scope(call), "name", "") == "__init__":
             yield "launch-in-init", call, "__init__ starts the ranks"
-    for call in _reached(program, program.tree.body, LAUNCH).values():
-        # Fabric's launch without a function runs the file again, as torchrun would.
-        is_again = program.source(call).endswith("launch()")
-        if not is_again and not _is_below(program, call, "__name__"):
-            yield "launch-unguarded", call, "importing this file starts the ranks"
 
 
 def _is_below(program: Program, node: ast.AST, pattern: str) -> bool:

@@ -9,82 +9,75 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import selectors
+import select
 import signal
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..dataclass import frozen
 from ..report import diagnosis
-from ..report.diagnosis import Diagnosis, ProbeRun
+from ..report.diagnosis import Diagnosis
+from ..report.findings import CATALOG
 from .probe import ProbeResult, observation, observe
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
 
-    from ..report.diagnosis import ObservedFinding
     from .machine import Machine
     from .probe import Probe
 
 READ_BYTES = 1 << 16
+# After its deadline, a probe that was waiting to write may go on.
+GRACE_S = 0.05
 
 
-@dataclass
+@frozen
 class _Child:
-    """A probe's process. data: what it wrote. waits_in: the function of the kernel, of one that did
-    not end in time."""
+    """A probe's process, and where it writes."""
 
     probe: Probe
     pid: int
     descriptor: int
     started: float
-    data: bytes = b""
-    duration_s: float = 0.0
-    waits_in: str = ""
-
-    @property
-    def result(self) -> ProbeResult:
-        try:
-            result: ProbeResult = json.loads(self.data)
-            return result
-        except ValueError:
-            return {"failure": "its process was killed"}
 
 
-def diagnose(machine: Machine, probes: Sequence[Probe]) -> Diagnosis:
+def diagnose(
+    machine: Machine, probes: Sequence[Probe], only: Container[str] = CATALOG
+) -> Diagnosis:
     """Run probes and join their results, in the order of the probes. Those without a result come
-    first, as one finding."""
+    first, as one finding. only: ids of findings."""
     started = time.monotonic()
     children = [_start(machine, probe) for probe in probes]
-    _wait(children)
-    findings: list[ObservedFinding] = []
-    notes: list[list[str]] = []
-    runs = []
-    failed: dict[str, list[str]] = {}  # names of probes by the reason
-    late = [child for child in children if child.waits_in]
-    for child in children:
-        name, state, result = child.probe.name, "done", child.result
-        if child in late:
-            state = "late"
-        elif "failure" in result:
-            state = "failed"
-            failed.setdefault(result["failure"], []).append(name)
-        else:
-            findings += result["findings"]
-            notes += [note for note in result["notes"] if note not in notes]
-        runs.append(ProbeRun(name=name, state=state, duration_s=child.duration_s))
+    results = list(map(_result, children))
+    names_of: dict[str, list[str]] = {}  # of probes without a result, by the reason
+    for probe, result in zip(probes, results):
+        if "failure" in result:
+            names_of.setdefault(result["failure"], []).append(probe.name)
     # The cause is often one for all: a file server, or a broken machine.
-    lost = []
-    for reason, names in failed.items():
-        message = f"no result from {', '.join(names)}: {reason}"
-        lost.append(observation("probe-failed", message, "probe", ", ".join(names)))
+    findings = []
+    for reason, names in names_of.items():
+        findings.append(
+            observation(
+                "probe-failed",
+                f"no result from {', '.join(names)}: {reason}",
+                "probe",
+                ", ".join(names),
+            )
+        )
+    late = [
+        (probe, result["waits_in"])
+        for probe, result in zip(probes, results)
+        if "waits_in" in result
+    ]
     if late:
-        limit_s = max(child.probe.deadline_s for child in late)
-        names = [child.probe.name for child in late]
-        message = f"no result within {limit_s:g} s: {', '.join(names)}"
-        waits = ", ".join(child.waits_in for child in late)
-        lost.append(observation("probe-late", message, "/proc/PID/wchan", waits))
-    findings = lost + findings
+        limit_s = max(probe.deadline_s for probe, _ in late)
+        message = f"no result within {limit_s:g} s: {', '.join(probe.name for probe, _ in late)}"
+        waits = ", ".join(waits_in for _, waits_in in late)
+        findings.append(observation("probe-late", message, "/proc/PID/wchan", waits))
+    notes: list[list[str]] = []
+    for result in results:
+        findings += [item for item in result.get("findings", ()) if item["id"] in only]
+        notes += [note for note in result.get("notes", ()) if note not in notes]
     return Diagnosis(
         schema=diagnosis.SCHEMA,
         kind=diagnosis.KIND,
@@ -95,40 +88,34 @@ def diagnose(machine: Machine, probes: Sequence[Probe]) -> Diagnosis:
         duration_s=round(time.monotonic() - started, 3),
         findings=findings,
         notes=notes,
-        probes=runs,
+        probes=len(probes),
     )
 
 
-def _wait(children: Sequence[_Child]) -> None:
-    """Read what the children write until each has ended, or its time is over."""
-    with selectors.DefaultSelector() as selector:
-        for child in children:
-            selector.register(child.descriptor, selectors.EVENT_READ)
-        running = list(children)
-        while running:
-            next_end = min(child.started + child.probe.deadline_s for child in running)
-            ready = selector.select(max(0.0, next_end - time.monotonic()))
-            readable = {key.fd for key, _ in ready}
-            for child in list(running):
-                passed_s = time.monotonic() - child.started
-                if child.descriptor in readable:
-                    data = os.read(child.descriptor, READ_BYTES)
-                    child.data += data
-                    if data:
-                        continue
-                    os.waitpid(child.pid, 0)
-                elif passed_s < child.probe.deadline_s:
-                    continue
-                else:
-                    child.waits_in = _waits_in(child.pid)
-                    # Without waiting: it may be stuck in the kernel.
-                    with contextlib.suppress(ProcessLookupError, PermissionError):
-                        os.killpg(child.pid, signal.SIGKILL)
-                    os.kill(child.pid, signal.SIGKILL)
-                child.duration_s = round(passed_s, 3)
-                selector.unregister(child.descriptor)
-                os.close(child.descriptor)
-                running.remove(child)
+def _result(child: _Child) -> ProbeResult:
+    """What a probe's process writes until its time is over; then it is killed."""
+    end, data = child.started + child.probe.deadline_s, b""
+    while True:
+        left_s = max(GRACE_S, end - time.monotonic())
+        is_late = not select.select([child.descriptor], [], [], left_s)[0]
+        part = b"" if is_late else os.read(child.descriptor, READ_BYTES)
+        data += part
+        if not part:
+            break
+    os.close(child.descriptor)
+    if is_late:
+        waits_in = _waits_in(child.pid)
+        # Without waiting: it may be stuck in the kernel.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)
+        os.kill(child.pid, signal.SIGKILL)
+        return {"waits_in": waits_in}
+    os.waitpid(child.pid, 0)
+    try:
+        result: ProbeResult = json.loads(data)
+    except ValueError:
+        result = {"failure": "its process was killed"}
+    return result
 
 
 def _start(machine: Machine, probe: Probe) -> _Child:

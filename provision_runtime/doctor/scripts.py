@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 
 # Slurm's variables that differ between the tasks of a step.
 TASK_VARIABLES = ("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID")
+# Those that repeat an option.
+GPU_VARIABLES = {
+    "SLURM_GPUS": "--gpus",
+    "SLURM_GPUS_PER_NODE": "--gpus-per-node",
+    "SLURM_GPUS_PER_TASK": "--gpus-per-task",
+}
 # srun did not take over --cpus-per-task from 22.05 on; 23.11 does again.
 FORGETS_CPUS = ((22, 5), (23, 11))
 # Options of sbatch and srun that take no value, or only one after `=`.
@@ -110,8 +116,8 @@ class BatchScript:
         return observation(id, message, f"{self.name}:{line.number}", seen, command)
 
 
-def examine(path: Path, slurm_version: str | None) -> list[ObservedFinding]:
-    """What is wrong in a file. slurm_version: as `srun --version` prints it; None if unknown."""
+def examine(path: Path, slurm_version: str) -> list[ObservedFinding]:
+    """What is wrong in a file. slurm_version: as `srun --version` prints it; empty if unknown."""
     name = path.name
     try:
         if path.suffix == ".ipynb":
@@ -120,8 +126,11 @@ def examine(path: Path, slurm_version: str | None) -> list[ObservedFinding]:
             return examine_program(read_program(path))
         script = parse(name, path.read_text(errors="replace"))
     except (OSError, SyntaxError, ValueError, RecursionError) as error:
-        message = f"the file cannot be read: {error}"
-        return [observation("script-unreadable", message, name, type(error).__name__)]
+        return [
+            observation(
+                "script-unreadable", f"the file cannot be read: {error}", name, type(error).__name__
+            )
+        ]
     checks = (
         _options_of_sbatch,
         _hidden_gpus,
@@ -160,8 +169,7 @@ def parse(name: str, text: str) -> BatchScript:
             pending += raw[:-1] + " " if raw.endswith("\\") else raw + "\n"
             continue
         lines.append(ScriptLine(first_number, pending + raw))
-        document = re.search(r"(?<!<)<<-?\s*(['\"]?)([A-Za-z_]\w*)", raw)
-        if document:
+        if document := re.search(r"(?<!<)<<-?\s*(['\"]?)([A-Za-z_]\w*)", raw):
             # A quoted delimiter: the shell expands nothing in the document.
             is_quoted, end_of_document = bool(document[1]), document[2]
         pending, first_number = "", 0
@@ -186,8 +194,7 @@ def parse_options(text: str) -> dict[str, str]:
         if not argument.startswith("-"):
             break
         name, equals, value = argument.partition("=")
-        attached = re.fullmatch(r"(-[A-Za-z])(\S+)", argument)
-        if attached:
+        if attached := re.fullmatch(r"(-[A-Za-z])(\S+)", argument):
             name, value = attached[1], attached[2]
         elif not equals and f" {name} " not in WITHOUT_VALUE:
             value = next(arguments, "")
@@ -198,17 +205,21 @@ def parse_options(text: str) -> dict[str, str]:
 def _options_of_sbatch(script: BatchScript) -> Findings:
     for name, value in script.options.items():
         if "$" in value:
-            message = f"sbatch expands no variable: {name} is {value}"
-            yield observation("sbatch-ignored", message, script.name, f"#SBATCH {name}={value}")
+            yield observation(
+                "sbatch-ignored",
+                f"sbatch expands no variable: {name} is {value}",
+                script.name,
+                f"#SBATCH {name}={value}",
+            )
     for line in script.lines:
         if line.text.startswith("#SBATCH"):
             yield script.fault("sbatch-ignored", f"a command comes before line {line.number}", line)
             return
 
 
-def _cpus(script: BatchScript, slurm_version: str | None) -> Findings:
+def _cpus(script: BatchScript, slurm_version: str) -> Findings:
     cpus = script.options.get("--cpus-per-task", "1")
-    version = tuple(map(int, re.findall(r"\d+", slurm_version or "")[:2])) or FORGETS_CPUS[0]
+    version = tuple(map(int, re.findall(r"\d+", slurm_version)[:2])) or FORGETS_CPUS[0]
     forgets_cpus = FORGETS_CPUS[0] <= version < FORGETS_CPUS[1]
     if cpus in ("", "1") or not forgets_cpus or "SRUN_CPUS_PER_TASK" in script.text:
         return
@@ -216,7 +227,7 @@ def _cpus(script: BatchScript, slurm_version: str | None) -> Findings:
     for step in script.steps[-1:]:
         if "--cpus-per-task" not in script.own_options(step):
             message = f"--cpus-per-task={cpus} is not passed to srun in line {step.number}"
-            if slurm_version is None:
+            if not slurm_version:
                 message += " (the version of Slurm is unknown: from 23.11 on, srun takes it over)"
             yield script.fault("srun-cpus", message, step)
 
@@ -230,8 +241,12 @@ def _hidden_gpus(script: BatchScript) -> Findings:
         is_shared = bind == "none" or options.get("--gres-flags") == "allow-task-sharing"
         if is_split and _tasks_per_node(options) != 1 and not is_shared:
             option = f"--gpu-bind={bind}" if bind else "--gpus-per-task"
-            message = f"{option} hides the GPUs of a node's other tasks"
-            yield observation("gpus-hidden", message, f"{script.name}:{step.number}", option)
+            yield observation(
+                "gpus-hidden",
+                f"{option} hides the GPUs of a node's other tasks",
+                f"{script.name}:{step.number}",
+                option,
+            )
             return
 
 
@@ -250,12 +265,12 @@ def _early_expansion(script: BatchScript) -> Findings:
         if line not in script.steps and not is_used and not is_exported:
             continue
         text = _shell_text(re.sub(NODE_RANK, "", line.text) if numbers_nodes else line.text)
-        expanded = [name for name in TASK_VARIABLES if re.search(rf"\$\{{?{name}\b", text)]
-        if expanded:
-            message = (
-                f"${expanded[0]} in line {line.number} is expanded before srun starts its tasks"
+        if expanded := [name for name in TASK_VARIABLES if re.search(rf"\$\{{?{name}\b", text)]:
+            yield script.fault(
+                "rank-expanded-early",
+                f"${expanded[0]} in line {line.number} is expanded before srun starts its tasks",
+                line,
             )
-            yield script.fault("rank-expanded-early", message, line)
 
 
 def _shell_text(text: str) -> str:
@@ -268,8 +283,12 @@ def _node_count(script: BatchScript) -> Findings:
     for line in script.lines if nodes.isdigit() else ():
         match = re.search(NODE_COUNT + r"(\d+)(?::(\d+))?", script.expanded(line.text))
         if match and not int(match[1]) <= int(nodes) <= int(match[2] or match[1]):
-            message = f"line {line.number} says {match[1]} nodes, #SBATCH --nodes says {nodes}"
-            yield script.fault("node-count-fixed", message, line, "--nnodes=$SLURM_NNODES")
+            yield script.fault(
+                "node-count-fixed",
+                f"line {line.number} says {match[1]} nodes, #SBATCH --nodes says {nodes}",
+                line,
+                "--nnodes=$SLURM_NNODES",
+            )
             return
 
 
@@ -285,8 +304,9 @@ def _worlds(script: BatchScript) -> Findings:
         is_alone = not script.steps and not re.search(REMOTE, script.text)
         is_command = "--nodes" in script.options and not re.match(_DECLARED + r"\w+=", line.text)
         if several and is_alone and is_command:
-            message = "without srun, the command starts on the first node only"
-            yield script.fault("node-count-fixed", message, line)
+            yield script.fault(
+                "node-count-fixed", "without srun, the command starts on the first node only", line
+            )
         options = script.options_of(line)
         is_part = {"-w", "--nodelist", "--relative"} & options.keys()
         if line not in script.steps or options.get("--nodes") == "1" or is_part:
@@ -299,15 +319,27 @@ def _worlds(script: BatchScript) -> Findings:
         # Arguments in variables may say anything.
         plain = launcher and not re.search(r"(?:^|\s)[^-\s]\S*\s+\"?\$|^\"?\$", launcher[1])
         if plain and not (rank or re.search(NODE_COUNT, text)):
-            message = "on each node a world of its own starts: --nnodes is 1"
-            yield script.fault("node-count-fixed", message, line, "--nnodes=$SLURM_NNODES")
+            yield script.fault(
+                "node-count-fixed",
+                "on each node a world of its own starts: --nnodes is 1",
+                line,
+                "--nnodes=$SLURM_NNODES",
+            )
         has_endpoint = re.search(r"--rdzv[-_]endpoint[= ]", text)
         if plain and several and numbers_nodes and not has_endpoint:
-            message = "without --rdzv-endpoint, each node looks for the store on itself"
-            yield script.fault("address-local", message, line, "--rdzv-endpoint=$MASTER_ADDR")
+            yield script.fault(
+                "address-local",
+                "without --rdzv-endpoint, each node looks for the store on itself",
+                line,
+                "--rdzv-endpoint=$MASTER_ADDR",
+            )
         if re.search(DEEPSPEED, text):
-            message = "deepspeed starts the other nodes itself: each node starts all of them"
-            yield script.fault("node-count-fixed", message, line, "deepspeed --hostfile=FILE")
+            yield script.fault(
+                "node-count-fixed",
+                "deepspeed starts the other nodes itself: each node starts all of them",
+                line,
+                "deepspeed --hostfile=FILE",
+            )
 
 
 def _tasks_per_node(options: dict[str, str]) -> int:
@@ -336,16 +368,17 @@ def _addresses(script: BatchScript) -> Findings:
 def _gpu_variables(script: BatchScript) -> Findings:
     """Variables of Slurm that are used as numbers, and are none."""
     unset = "" if "gpu" in script.options.get("--gres", "") else "0"
-    values = {"SLURM_TASKS_PER_NODE": "8(x2)" if script.spans_nodes else "8"}
-    for option in ("--gpus", "--gpus-per-node", "--gpus-per-task"):
-        name = option.upper().replace("-", "_").replace("__", "SLURM_")
-        values[name] = script.options.get(option, unset)
+    values = {name: script.options.get(option, unset) for name, option in GPU_VARIABLES.items()}
+    values["SLURM_TASKS_PER_NODE"] = "8(x2)" if script.spans_nodes else "8"
     for name, value in values.items():
         pattern = rf"^(?!.*\b(?:echo|cut|sed|awk|tr|grep|printf)\b).*\b{name}\b(?![:#%=\w])"
         for line in script.lines:
             if not value.isdigit() and re.search(pattern, line.text):
-                message = f"{name} is {value or 'not set with --gres'}, not a number"
-                yield script.fault("gpu-variable", message, line)
+                yield script.fault(
+                    "gpu-variable",
+                    f"{name} is {value or 'not set with --gres'}, not a number",
+                    line,
+                )
 
 
 def _processes(script: BatchScript) -> Findings:
@@ -353,8 +386,7 @@ def _processes(script: BatchScript) -> Findings:
     visible = re.search(r"CUDA_VISIBLE_DEVICES=['\"]?([\d,]+)", script.text)
     for line in script.lines:
         pattern = r"--(?:nproc[-_]per[-_]node|num_gpus)[= ]['\"]?(\$?\{?\w+)"
-        each = re.search(pattern, script.expanded(line.text))
-        if each is None:
+        if (each := re.search(pattern, script.expanded(line.text))) is None:
             continue
         options = script.options_of(line)
         listed = options.get("--gpus-per-node", options.get("--gres", ""))
@@ -366,5 +398,8 @@ def _processes(script: BatchScript) -> Findings:
         if each[1].isdigit():
             is_more = bool(gpus) and int(each[1]) * tasks > int(gpus)
         if is_more:
-            message = f"{tasks} x {each[1]} processes for {gpus or 'the'} GPUs on a node"
-            yield script.fault("processes-many", message, line)
+            yield script.fault(
+                "processes-many",
+                f"{tasks} x {each[1]} processes for {gpus or 'the'} GPUs on a node",
+                line,
+            )

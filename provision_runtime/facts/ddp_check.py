@@ -124,15 +124,18 @@ def first_difference(models: Sequence[Sequence[Entry]]) -> ParameterDifference |
     has_majority = count * 2 > len(texts)
     if not has_majority:
         common = texts[0]  # DDP would copy from rank 0
-    differing = [rank for rank, text in enumerate(texts) if text != common]
-    if not differing:
+    if not (differing := [rank for rank, text in enumerate(texts) if text != common]):
         return None
-    where = "on most ranks" if has_majority else f"on {_ranks_with(common, texts)}"
-    name, message = _compare(models[texts.index(common)], models[differing[0]], where)
+    name, message = _compare(
+        models[texts.index(common)],
+        models[differing[0]],
+        "on most ranks" if has_majority else f"on {_ranks_with(common, texts)}",
+    )
     if has_majority:
         return ParameterDifference(name, message, tuple(differing))
-    message = f"on {_ranks_with(texts[differing[0]], texts)}, {message}"
-    return ParameterDifference(name, message, tuple(range(len(models))))
+    return ParameterDifference(
+        name, f"on {_ranks_with(texts[differing[0]], texts)}, {message}", tuple(range(len(models)))
+    )
 
 
 def _shape(value: torch.Tensor) -> list[int] | None:
@@ -155,8 +158,9 @@ def _compare(reference: Sequence[Entry], model: Sequence[Entry], where: str) -> 
     """The first parameter that differs, and a message. where: the ranks of the reference."""
     expected_by_name = {entry[0]: entry for entry in reference}
     entry_by_name = {entry[0]: entry for entry in model}
-    pairs = zip_longest(reference, model)
-    first, second = next((first, second) for first, second in pairs if first != second)
+    first, second = next(
+        (first, second) for first, second in zip_longest(reference, model) if first != second
+    )
     name = first[0] if first and first[0] not in entry_by_name else second[0]
     expected, entry = expected_by_name.get(name), entry_by_name.get(name)
     problem = f"is {_describe(entry)}, not {_describe(expected)} as {where}"

@@ -66,8 +66,7 @@ def file_sha256(path: str) -> str:
     buffer = memoryview(bytearray(READ_BYTES))
     with open(path, "rb", buffering=0) as file:
         while True:
-            count = file.readinto(buffer)
-            if not count:
+            if not (count := file.readinto(buffer)):
                 return digest.hexdigest()
             digest.update(buffer[:count])
 
@@ -111,8 +110,7 @@ def _inventory(prefix: str, files: Sequence[str]) -> Iterator[tuple[str, Distrib
     distributions = {}
     owners = {}
     for distribution in [*conda, *wheels]:
-        name = distribution.name
-        if name in distributions:
+        if (name := distribution.name) in distributions:
             # pip over conda, or what a broken uninstall left: both count.
             name = f"{name} ({distribution.kind} {distribution.version})"
         distributions[name] = distribution
@@ -168,22 +166,16 @@ def _byte_code_source(path: str) -> str:
 def _conda_distributions(prefix: str) -> Iterator[Distribution]:
     """The conda packages by their records; one that cannot be read counts as not installed."""
     folder = os.path.join(prefix, _RECORDS)
-    try:
-        names = sorted(os.listdir(folder))
-    except FileNotFoundError:
-        return
-    for name in names:
+    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
         record = _read_json(os.path.join(folder, name))
-        if not name.endswith(".json") or not {"name", "version", "build"} <= record.keys():
-            continue
-        rows = record.get("paths_data", {}).get("paths", ())
-        yield Distribution(
-            name=str(record["name"]),
-            version=f"{record['version']} {record['build']}",
-            kind="conda",
-            identity=str(record.get("sha256") or record.get("md5")),
-            paths=tuple(row["_path"] for row in rows),
-        )
+        if name.endswith(".json") and {"name", "version", "build"} <= record.keys():
+            yield Distribution(
+                name=str(record["name"]),
+                version=f"{record['version']} {record['build']}",
+                kind="conda",
+                identity=str(record.get("sha256") or record.get("md5")),
+                paths=tuple(row["_path"] for row in record.get("paths_data", {}).get("paths", ())),
+            )
 
 
 def _wheel_distributions(
@@ -193,8 +185,7 @@ def _wheel_distributions(
     import csv
 
     for path in paths:
-        match = _WHEEL_RECORD.fullmatch(path)
-        if match is None or path in conda_paths:
+        if (match := _WHEEL_RECORD.fullmatch(path)) is None or path in conda_paths:
             continue
         with open(os.path.join(prefix, path), "rb") as file:
             content = file.read()
@@ -219,8 +210,7 @@ def _normalized(path: str) -> str:
 def read_marker(prefix: str) -> dict[str, Any]:
     """What provision wrote about the prefix when it made it; empty for other prefixes."""
     for name in _MARKERS:
-        marker = _read_json(os.path.join(prefix, name))
-        if marker:
+        if marker := _read_json(os.path.join(prefix, name)):
             return marker
     return {}
 

@@ -22,6 +22,7 @@ RUNTIME = "provision_runtime"
 # the package.
 PACKAGE_SUFFIXES = (".py", ".json", ".typed")
 _SITE_PACKAGES = os.path.join("lib", "python3*", "site-packages")
+_RECORDS = ("conda-meta/*.json", f"{_SITE_PACKAGES}/*.dist-info")
 _SHOWN_PACKAGES = 3
 # The states of which a command or a kernel that starts warns.
 NOTICED = ("differs", "stale")
@@ -50,18 +51,9 @@ def _sha256(path: str, left_out: bytes = b"") -> str:
 
 def package_records(prefix: str) -> FrozenSet[str]:
     """The names of the records of all packages in a prefix, conda's and wheels'."""
-    records = _names(os.path.join(prefix, "conda-meta"), ".json")
-    for folder in glob.glob(os.path.join(glob.escape(prefix), _SITE_PACKAGES)):
-        records += _names(folder, ".dist-info")
-    return frozenset(records)
-
-
-def _names(folder: str, suffix: str) -> List[str]:
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        return []
-    return [name for name in names if name.endswith(suffix) and not name.startswith(".")]
+    patterns = [os.path.join(glob.escape(prefix), pattern) for pattern in _RECORDS]
+    paths = [path for pattern in patterns for path in glob.glob(pattern)]
+    return frozenset(map(os.path.basename, paths))
 
 
 def changed_packages(prefix: str, state: Mapping[str, Any]) -> List[str]:
@@ -110,18 +102,15 @@ def judge(prefix: str, folder: str = "") -> Tuple[str, str]:
     """
     state = read_marker(prefix)
     folder = folder or str(state.get("folder"))
-    packages = changed_packages(prefix, state)
-    if packages:
+    if packages := changed_packages(prefix, state):
         more = len(packages) - _SHOWN_PACKAGES
         names = ", ".join(packages[:_SHOWN_PACKAGES]) + (f" and {more} more" if more > 0 else "")
         return "differs", f"changed since it was installed: {names}"
-    lock = lock_sha256(folder)
-    if not lock:
+    if not (lock := lock_sha256(folder)):
         return "no lock", f"there is no {folder}/conda-lock.yml"
     if lock != state.get("lock_sha256"):
         return "stale", "installed from another lock than the present one"
-    recorded = state.get("spec_sha256")
-    if recorded and spec_sha256(folder) not in ("", recorded):
+    if (recorded := state.get("spec_sha256")) and spec_sha256(folder) not in ("", recorded):
         return "stale", "spec.yml was changed since it was installed"
     return "current", ""
 

@@ -43,22 +43,6 @@ _GPU_LINE = re.compile(r"GPU (\d+): ?(.*?) ?\(UUID: (\S+)\)")
 # A line of standard error, which can also come in the middle of a tag; XML that is no tag is a value
 # on a line of its own.
 _MESSAGE = re.compile(r"WARNING:[^\n<]*\n?|^(?![ \t]*(?:None|N/A)?[ \t]*$)[^<>\n]+(?:\n|\Z)", re.M)
-# Elements whose words are read as yes or no.
-FLAGS = (
-    "persistence_mode",
-    "current_mig",
-    "current_ecc",
-    "pending_ecc",
-    "sram_threshold_exceeded",
-    "pending_retirement",
-    "pending_blacklist",
-    "remapped_row_pending",
-    "remapped_row_failure",
-    "channel_repair_pending",
-    "tpc_repair_pending",
-)
-
-
 # None: a GPU does not support it, or the driver did not say.
 Flag = Optional[bool]
 Number = Optional[float]
@@ -74,6 +58,8 @@ flag sram_threshold_exceeded ecc_errors/aggregate/sram_threshold_exceeded
 flag pages_pending retired_pages/pending_retirement retired_pages/pending_blacklist
 flag rows_pending remapped_rows/remapped_row_pending
 flag rows_failed remapped_rows/remapped_row_failure
+flag channel_repair .//channel_repair_pending
+flag tpc_repair .//tpc_repair_pending
 number temperature_c temperature/gpu_temp
 number clock_mhz applications_clocks/graphics_clock
 number default_clock_mhz default_applications_clocks/graphics_clock
@@ -118,7 +104,8 @@ class GpuHealth:
     pages_pending: Flag
     rows_pending: Flag
     rows_failed: Flag
-    repairs_pending: List[str]
+    channel_repair: Flag
+    tpc_repair: Flag
     throttled: List[str]
     temperature_c: Number
     clock_mhz: Number
@@ -206,14 +193,15 @@ def _partial_gpus(text: str) -> Iterator[GpuHealth]:
 
 
 def _gpu(gpu: ElementTree.Element, is_whole: bool) -> GpuHealth:
-    # The active reasons, as in `hw_thermal_slowdown`.
-    reasons = []
-    # nvidia-smi renamed throttle reasons to event reasons in 2023.
-    for element in gpu.iter():
-        name = re.fullmatch(r"clocks_(?:event|throttle)_reason_(.+)", element.tag)
-        if name and (element.text or "").strip() == "Active":
-            reasons.append(name[1])
     tokens = {element.tag: (element.text or "").strip(" []\n\t") for element in gpu.iter()}
+    # The active reasons, as in `hw_thermal_slowdown`. nvidia-smi renamed throttle reasons to event
+    # reasons in 2023.
+    reasons = [
+        name[1]
+        for tag, token in tokens.items()
+        if (name := re.fullmatch(r"clocks_(?:event|throttle)_reason_(.+)", tag))
+        and token == "Active"
+    ]
     recovery = RESET_REQUIRED if RESET_REQUIRED in tokens.values() else _recovery(gpu)
     is_workstation = WORKSTATION.search(gpu.findtext("product_brand", "")) is not None
     is_nameless = _text(gpu, "product_name", "uuid") is None
@@ -229,15 +217,14 @@ def _gpu(gpu: ElementTree.Element, is_whole: bool) -> GpuHealth:
                 fabric_faults.append(f"{element.tag} {token}")
         elif token not in (*NO_VALUE, *FABRIC_HEALTHY):
             unreadable.append(f"fabric {element.tag}: {token}")
-    for tag in FLAGS:
-        if tokens.get(tag, "") not in (*YES, *NO, *NO_VALUE):
-            unreadable.append(f"{tag}: {tokens[tag]}")
     if state not in (None, *FABRIC_STATES):
         unreadable.append(f"fabric state: {state}")
     values: Dict[str, Any] = {}
     for line in _FIELDS.split("\n")[1:-1]:
         kind, field, *paths = line.split()
         values[field] = {"flag": _flag, "number": _number, "text": _text}[kind](gpu, *paths)
+        if kind == "flag" and _text(gpu, *paths) not in (None, *YES, *NO):
+            unreadable.append(f"{paths[0].rpartition('/')[2]}: {_text(gpu, *paths)}")
     if is_workstation:
         values["ecc"] = None
     if is_workstation or values["virtualization"] in VIRTUAL:
@@ -248,7 +235,6 @@ def _gpu(gpu: ElementTree.Element, is_whole: bool) -> GpuHealth:
         lost=(is_nameless and is_whole and recovery != RESET_REQUIRED) or LOST in tokens.values(),
         mig_instances=len(gpu.findall("mig_devices/mig_device")),
         uncorrectable=_uncorrectable(gpu),
-        repairs_pending=[tag for tag in FLAGS if "repair" in tag and tokens.get(tag) in YES],
         throttled=reasons,
         fabric=state if state in FABRIC_STATES else None,
         # Other than Success, it is the name of an error.
@@ -268,8 +254,7 @@ def _gpu(gpu: ElementTree.Element, is_whole: bool) -> GpuHealth:
 
 
 def _recovery(gpu: ElementTree.Element) -> str | None:
-    action = _text(gpu, "gpu_recovery_action")
-    if action:
+    if action := _text(gpu, "gpu_recovery_action"):
         return action
     # From 2022 to 2025.
     if _flag(gpu, "gpu_reset_status/drain_and_reset_recommended"):
@@ -278,8 +263,7 @@ def _recovery(gpu: ElementTree.Element) -> str | None:
 
 
 def _uncorrectable(gpu: ElementTree.Element) -> int | None:
-    volatile = gpu.find("ecc_errors/volatile")
-    if volatile is None:
+    if (volatile := gpu.find("ecc_errors/volatile")) is None:
         return None
     names = [element.tag for element in volatile if "uncorrectable" in element.tag]
     # The last: before Turing.
@@ -313,12 +297,10 @@ def parse_nvlinks(text: str) -> list[GpuLinks]:
     """The output of NVLINK_STATUS."""
     gpus: list[GpuLinks] = []
     for line in text.splitlines():
-        head = _GPU_LINE.match(line)
-        if head:
+        if head := _GPU_LINE.match(line):
             gpus.append(GpuLinks(int(head[1]), head[3], {}, head[2], line.strip()))
         # "Link 3: 26.562 GB/s" or "Link 3: <inactive>".
-        link = re.match(r"\s*Link (\d+): (?:([\d.]+) GB/s|<?\w+>?\s*$)", line)
-        if link and gpus:
+        if (link := re.match(r"\s*Link (\d+): (?:([\d.]+) GB/s|<?\w+>?\s*$)", line)) and gpus:
             gpus[-1].rates_gb_s[int(link[1])] = float(link[2]) if link[2] else None
         elif gpus and "inactive" in line.lower():
             gpus[-1] = replace(gpus[-1], line=line.strip())
@@ -330,8 +312,7 @@ def parse_nvlink_errors(text: str) -> dict[str, dict[str, int]]:
     errors: dict[str, dict[str, int]] = {}
     uuid = ""
     for line in text.splitlines():
-        head = _GPU_LINE.match(line)
-        if head:
+        if head := _GPU_LINE.match(line):
             uuid = head[3]
         # "Link 0: Replay Errors: 0"; of NVLink 5 also "Link recovery failed events: 0". Packets, bins
         # of error correction ("FEC Errors - 0") and bit error rates are no faults.

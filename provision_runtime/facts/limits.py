@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional, TypedDict
 
@@ -19,7 +18,7 @@ from ..fs.files import read_text
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from .model import CpuFacts, InfinibandFacts, LimitFacts, SharedMemory
+    from .model import CpuFacts, LimitFacts, SharedMemory
 
 ROOT = Path("/")
 # Where the processes of one host share memory, as NCCL's ranks and DataLoader's workers do.
@@ -42,8 +41,8 @@ def collect(root: Path = ROOT) -> LimitFacts:
     return {
         "cpus": cpus(root),
         "shm": shared_memory(root),
-        "nofile": _limit("Max open files", resource.RLIMIT_NOFILE, root),
-        "memlock": _limit("Max locked memory", resource.RLIMIT_MEMLOCK, root),
+        "nofile": _limit("Max open files", root),
+        "memlock": _limit("Max locked memory", root),
         "infiniband": infiniband(root),
     }
 
@@ -85,11 +84,11 @@ def shared_memory(root: Path = ROOT) -> SharedMemory | None:
     }
 
 
-def infiniband(root: Path = ROOT) -> InfinibandFacts:
-    adapters = sorted(path.name for path in (root / "sys/class/infiniband").glob("*"))
+def infiniband(root: Path = ROOT) -> list[str]:
+    """The devices of InfiniBand and RoCE adapters that this process may open: a container may have
+    none of them."""
     devices = sorted((root / "dev/infiniband").glob("uverbs*"))
-    usable = [path.name for path in devices if os.access(path, os.R_OK | os.W_OK)]
-    return {"adapters": adapters, "usable": usable}
+    return [path.name for path in devices if os.access(path, os.R_OK | os.W_OK)]
 
 
 def cpu_quota(root: Path = ROOT) -> float | None:
@@ -102,52 +101,37 @@ def memory_groups(root: Path = ROOT) -> list[MemoryGroup]:
     """The memory of each of this process's cgroups."""
     result: list[MemoryGroup] = []
     for folder in group_folders("memory", root):
-        limit = _first_line(folder / "memory.max", folder / "memory.limit_in_bytes")
-        usage = _first_line(folder / "memory.current", folder / "memory.usage_in_bytes")
+        # Of v2, or v1, which writes nearly 2**63 for no limit.
+        limit = read_text(folder / "memory.max") or read_text(folder / "memory.limit_in_bytes")
+        usage = read_text(folder / "memory.current") or read_text(folder / "memory.usage_in_bytes")
         counters = named_counters(folder / "memory.stat")
         cache = counters.get("total_inactive_file", counters.get("inactive_file", 0))
-        kills = {
-            **named_counters(folder / "memory.oom_control"),
-            **named_counters(folder / "memory.events"),
-        }
+        kills = named_counters(folder / "memory.events", folder / "memory.oom_control")
+        is_limited = limit.strip().isdigit() and int(limit) < 1 << 60
         result.append(
             {
                 "folder": str(folder),
-                # v1 writes nearly 2**63 for no limit.
-                "limit": int(limit) if limit.isdigit() and int(limit) < 1 << 60 else None,
-                "usage": max(0, int(usage) - cache) if usage.isdigit() else None,
+                "limit": int(limit) if is_limited else None,
+                "usage": max(0, int(usage) - cache) if usage.strip().isdigit() else None,
                 "oom_kills": kills.get("oom_kill", 0),
             }
         )
     return result
 
 
-def _first_line(*paths: Path) -> str:
-    for path in paths:
-        for line in read_text(path).splitlines():
-            return line.strip()
-    return ""
-
-
-def named_counters(path: Path) -> dict[str, int]:
+def named_counters(*paths: Path) -> dict[str, int]:
     """Lines of a name and a number."""
-    counters = {}
-    for line in read_text(path).splitlines():
-        name, _, value = line.partition(" ")
-        if value.strip().isdigit():
-            counters[name] = int(value)
-    return counters
+    text = "\n".join(map(read_text, paths))
+    return {name: int(value) for name, value in re.findall(r"(?m)^(\S+) +(\d+) *$", text)}
 
 
 def parse_groups(text: str) -> dict[str, str]:
     """Controller -> path of the group; the single hierarchy of v2 has an empty name."""
-    groups = {}
-    for line in text.splitlines():
-        fields = line.split(":", 2)
-        if len(fields) == 3 and fields[0].isdigit() and fields[2]:
-            for controller in fields[1].split(","):
-                groups[controller] = fields[2]
-    return groups
+    return {
+        controller: path
+        for names, path in re.findall(r"(?m)^\d+:([^:\n]*):(.+)$", text)
+        for controller in names.split(",")
+    }
 
 
 def group_folders(controller: str, root: Path = ROOT) -> Iterator[Path]:
@@ -175,35 +159,28 @@ def group_folders(controller: str, root: Path = ROOT) -> Iterator[Path]:
 
 def read_quota(folder: Path) -> float | None:
     """The quota of one group, in CPUs: `quota period` in microseconds, as in cpu.max."""
-    text = read_text(folder / "cpu.max") or " ".join(
-        read_text(folder / name) for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+    match = re.match(
+        r"(\d+)\s+([1-9]\d*)\b",
+        read_text(folder / "cpu.max")
+        or " ".join(read_text(folder / name) for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us")),
     )
-    match = re.match(r"(\d+)\s+([1-9]\d*)\b", text)
     quota = int(match[1]) / int(match[2]) if match else 0.0
     return round(quota, 2) or None
 
 
-def _limit(label: str, kind: int, root: Path) -> int | None:
-    """The soft limit; None if there is none."""
-    text = read_text(root / "proc/self/limits") if root != ROOT else ""
-    match = re.search(rf"(?m)^{label} +(\S+)", text)
-    if match:
-        return int(match[1]) if match[1].isdigit() else None
-    soft = resource.getrlimit(kind)[0]
-    return None if soft == resource.RLIM_INFINITY else soft
+def _limit(label: str, root: Path) -> int | None:
+    """The soft limit; None if there is none, and without /proc."""
+    match = re.search(rf"(?m)^{label} +(\d+)", read_text(root / "proc/self/limits"))
+    return int(match[1]) if match else None
 
 
 def _affinity(root: Path) -> int:
     """How many CPUs this process may run on."""
-    text = read_text(root / "proc/self/status") if root != ROOT else ""
-    match = re.search(r"(?m)^Cpus_allowed_list:(.*)$", text)
+    match = re.search(r"(?m)^Cpus_allowed_list:(.*)$", read_text(root / "proc/self/status"))
     return _count_list(match[1]) if match else len(os.sched_getaffinity(0))
 
 
 def _count_list(text: str) -> int:
     """How many numbers a list such as `0-3,8` has."""
-    count = 0
-    for part in text.strip().split(","):
-        first, _, last = part.partition("-")
-        count += int(last or first) - int(first) + 1
-    return count
+    ranges = re.findall(r"(\d+)(?:-(\d+))?", text)
+    return sum(int(last or first) - int(first) + 1 for first, last in ranges)

@@ -32,20 +32,14 @@ class SharedMemory(TypedDict):
     device: int
 
 
-class InfinibandFacts(TypedDict):
-    """The adapters that the kernel shows, and the devices that this process may open: a container
-    may have the former without the latter."""
-
-    adapters: List[str]
-    usable: List[str]
-
-
 class LimitFacts(TypedDict):
+    """infiniband: the devices of adapters that this process may open."""
+
     cpus: CpuFacts
     shm: Optional[SharedMemory]
     nofile: Optional[int]
     memlock: Optional[int]
-    infiniband: InfinibandFacts
+    infiniband: List[str]
 
 
 class PciGpu(TypedDict):

@@ -33,8 +33,9 @@ def library_facts() -> LoadedLibraries:
     site_packages = os.path.abspath(folders[0])
     bundled = libraries.bundled(site_packages)
     foreign = libraries.foreign(files, sys.prefix, site_packages, bundled)
-    offered = on_library_path(os.environ.get("LD_LIBRARY_PATH", ""))
-    loadable = libraries.foreign(offered, sys.prefix, site_packages, bundled)
+    loadable = libraries.foreign(
+        on_library_path(os.environ.get("LD_LIBRARY_PATH", "")), sys.prefix, site_packages, bundled
+    )
     loadable = [path for path in loadable if path not in foreign]
     return {"loaded": files, "foreign": foreign, "loadable": loadable}
 
@@ -80,12 +81,13 @@ def modules_of(folders: Iterable[str], modules: Mapping[str, ModuleType]) -> lis
     """The loaded modules that are directly in one of these folders, except our own."""
     normalized = {os.path.normpath(folder) for folder in folders}
     ignored = {"__main__", (__package__ or "").split(".")[0]}
-    names = [
-        name
-        for name, module in list(modules.items())
-        if "." not in name and name not in ignored and folder_of(module) in normalized
-    ]
-    return sorted(names)
+    return sorted(
+        [
+            name
+            for name, module in list(modules.items())
+            if "." not in name and name not in ignored and folder_of(module) in normalized
+        ]
+    )
 
 
 def folder_of(module: ModuleType) -> str | None:

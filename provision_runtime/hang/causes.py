@@ -10,12 +10,24 @@ from typing import TYPE_CHECKING, Any
 from ..comm.rank_names import name_ranks
 from ..dataclass import frozen
 from ..report.findings import CATALOG, has_lost_peer, known_error
-from . import model, source
-from .model import Frame
+from . import source
+from .model import (
+    COLLECTIVE,
+    DATA_LOADER,
+    DEBUGGER,
+    DISK,
+    ENDED,
+    EXCEPTION,
+    FAILED,
+    GONE,
+    STOPPED,
+    WAITING,
+    Frame,
+)
 from .stacks import frame_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from .model import RankState
 
@@ -23,13 +35,13 @@ if TYPE_CHECKING:
 
 # Their cause, and the words before the detail of the state.
 _KINDS = {
-    model.GONE: ("rank-gone", ""),
-    model.STOPPED: ("rank-stopped", "is stopped "),
-    model.DEBUGGER: ("breakpoint", ""),
-    model.DISK: ("stuck-file", ""),
-    model.DATA_LOADER: ("stuck-data-loader", "waits for its DataLoader: "),
-    model.EXCEPTION: ("exception-handled", "waits "),
-    model.WAITING: ("waits-outside", "waits "),
+    GONE: ("rank-gone", ""),
+    STOPPED: ("rank-stopped", "is stopped "),
+    DEBUGGER: ("breakpoint", ""),
+    DISK: ("stuck-file", ""),
+    DATA_LOADER: ("stuck-data-loader", "waits for its DataLoader: "),
+    EXCEPTION: ("exception-handled", "waits "),
+    WAITING: ("waits-outside", "waits "),
 }
 _CONSTRUCTOR = {"_verify_param_shape_across_processes", "_sync_module_states"}
 _BETWEEN_TWO = re.compile("i?(?:send|recv)|batch_isend_irecv")
@@ -55,11 +67,10 @@ def cause_of(ranks: States, difference: str) -> Cause | None:
 
     difference: the first recorded call that differs, as a sentence; empty if none does.
     """
-    waiting = [state for state in ranks if state.kind in (model.COLLECTIVE, model.FAILED)]
+    waiting = [state for state in ranks if state.kind in (COLLECTIVE, FAILED)]
     # Those of whose line there are few first.
     waiting.sort(key=lambda state: sum(other.line == state.line for other in waiting))
-    cause = _of_error(ranks) or _of_kind(ranks)
-    if cause or not waiting:
+    if (cause := _of_error(ranks) or _of_kind(ranks)) or not waiting:
         return cause
     cause = _of_ended(ranks, waiting) or _of_constructor(ranks, waiting)
     # Calls between two ranks differ on each.
@@ -77,25 +88,38 @@ def cause_of(ranks: States, difference: str) -> Cause | None:
 
 def _cause(id: str, states: States, message: str, line: Frame | None = None) -> Cause:
     """states: of the ranks that it blames."""
-    numbers = [state.rank for state in states]
-    text = f"{name_ranks(numbers)} {message}"
-    return Cause(id, numbers, text, CATALOG[id].advice, line or states[0].line)
+    return Cause(
+        id,
+        [state.rank for state in states],
+        f"{name_states(states)} {message}",
+        CATALOG[id].advice,
+        line or states[0].line,
+    )
+
+
+def name_states(states: Iterable[RankState]) -> str:
+    return name_ranks([state.rank for state in states])
+
+
+def _at(frame: Frame, line: int) -> Frame:
+    """Another line of the function of a frame."""
+    return frame_at(frame.function, frame.file, line, "")
 
 
 def _of_error(ranks: States) -> Cause | None:
     """Of ranks that have ended with an exception or a crash, the first that did not lose a peer."""
     failed = [state for state in ranks if state.error and not has_lost_peer(state.detail)]
     for state in sorted(failed, key=lambda state: state.error.time if state.error else 0):
-        id = known_error(state.detail)
-        if id == "parameters-differ":
-            text = f"gives DDP another model: {_parameter_difference(state, ranks)}"
-            return _cause(id, [state], text)
+        if (id := known_error(state.detail)) == "parameters-differ":
+            return _cause(
+                id, [state], f"gives DDP another model: {_parameter_difference(state, ranks)}"
+            )
         is_collective = any("torch/distributed/" in frame.file for frame in state.frames)
         text, paths = f"failed first: {state.detail[:300]}", None
         if is_collective and not id:
             # Gloo aborts at a message of another size: then paths may tell why.
-            others = [other for other in ranks if other.kind in (model.COLLECTIVE, model.FAILED)]
-            paths = _of_condition([state], []) or _of_paths(others)
+            others = [other for other in ranks if other.kind in (COLLECTIVE, FAILED)]
+            paths = _first([_of_condition], _paths([state], [])) or _of_paths(others)
             if state.detail.endswith("Aborted"):
                 id = "calls-differ"
                 text += " in a collective, as with Gloo where ranks pass other sizes or types"
@@ -107,27 +131,25 @@ def _of_kind(ranks: States) -> Cause | None:
     """Of a rank that does not come to the collective in which others wait."""
     for kind, (id, tokens) in _KINDS.items():
         states = [state for state in ranks if state.kind == kind]
-        if states and not (kind == model.WAITING and any(s.kind == model.ENDED for s in ranks)):
+        if states and not (kind == WAITING and any(s.kind == ENDED for s in ranks)):
             # Ranks that are all gone were ended together: none of them is the first.
-            blamed = states if kind == model.GONE else states[:1]
+            blamed = states if kind == GONE else states[:1]
             return _cause(id, blamed, tokens + states[0].detail)
     return None
 
 
 def _of_ended(ranks: States, waiting: list[RankState]) -> Cause | None:
-    ended = [state for state in ranks if state.kind == model.ENDED]
-    if not ended:
+    if not (ended := [state for state in ranks if state.kind == ENDED]):
         return None
-    text = f"{ended[0].detail}, while {name_ranks([state.rank for state in waiting])} went on"
+    text = f"{ended[0].detail}, while {name_states(waiting)} went on"
     frames = [frame for frame in waiting[0].frames if frame.is_user]
     for search, id in ((source.early_exit, "early-exit"), (source.skip, "step-skipped")):
         for frame, line in zip(frames, map(search, frames)):
             if line:
-                return _cause(id, ended, text, frame_at(frame.function, frame.file, line, ""))
-    if any(map(source.is_in_loop, frames)):
+                return _cause(id, ended, text, _at(frame, line))
+    if any(map(source.loop, frames)):
         return _cause("uneven-batches", ended, text, waiting[0].line)
-    library = _TRAINER.search(" ".join(frame.file for frame in waiting[0].frames))
-    if library:
+    if library := _TRAINER.search(" ".join(frame.file for frame in waiting[0].frames)):
         text += f" in {library[1]}: by fewer batches, or a callback that stopped it alone"
     return _cause("early-exit", ended, text, waiting[0].line)
 
@@ -138,8 +160,11 @@ def _of_constructor(ranks: States, waiting: list[RankState]) -> Cause | None:
         state.rank: {frame.function for frame in state.frames} & _CONSTRUCTOR for state in waiting
     }
     if all(steps.values()) and len(set(map(str, steps.values()))) > 1:
-        text = f"waits in DDP's constructor: {_parameter_difference(waiting[0], ranks)}"
-        return _cause("parameters-differ", waiting[:1], text)
+        return _cause(
+            "parameters-differ",
+            waiting[:1],
+            f"waits in DDP's constructor: {_parameter_difference(waiting[0], ranks)}",
+        )
     return None
 
 
@@ -149,21 +174,10 @@ def _of_paths(waiting: States) -> Cause | None:
     for state in waiting:
         groups.setdefault((state.line, state.collective and state.collective.op), []).append(state)
     pairs = [(a, b) for a in groups.values() for b in groups.values() if a is not b]
-    rules: list[Callable[[list[RankState], list[RankState]], Cause | None]] = [
-        _of_condition,
-        partial(_of_try, block="handlers"),
-        partial(_of_try, block="finalbody"),
-        _of_loop,
-        _of_return,
-        partial(_of_condition, is_on_rank=False),
-        _of_skip,
-    ]
-    for rule in rules:
-        for group, peers in pairs:
-            cause = rule(group, peers)
-            if cause:
-                return cause
-    return _of_file(waiting[:1]) if pairs else None
+    paths = [path for group, peers in pairs for path in _paths(group, peers)]
+    on_data = partial(_of_condition, is_on_rank=False)
+    rules = (_of_condition, _of_try, _of_loop, _of_return, on_data, _of_skip)
+    return _first(rules, paths) or (_of_file(waiting[:1]) if pairs else None)
 
 
 def _of_file(states: States) -> Cause | None:
@@ -171,86 +185,112 @@ def _of_file(states: States) -> Cause | None:
     line, call = states[0].line, states[0].collective
     is_starting = call is not None and call.op == "init_process_group"
     guarded = source.guarded_collective(line) if line and not is_starting else 0
-    if not line or not guarded:
-        return None
-    return _on_one_rank(states, frame_at(line.function, line.file, guarded, ""), _ONE_MORE)
+    return _on_one_rank(states, _at(line, guarded), _ONE_MORE) if line and guarded else None
 
 
-def _paths(group: States, peers: States) -> Iterator[tuple[Frame, int, int]]:
-    """The user's frames of some ranks, the innermost first; the line of others in the same function, 0
-    if they are not in it; and by how many lines these are past the call that led here."""
+@frozen
+class _Path:
+    """A line of the user's code by which some ranks came here.
+
+    other: the line of their peers in the same function, 0 if they are not in it; lead: by how many lines
+    these are past the call that led here.
+    """
+
+    group: States
+    peers: States
+    frame: Frame
+    other: int
+    lead: int
+
+
+def _paths(group: States, peers: States) -> Iterator[_Path]:
+    """The innermost first."""
     lines = {(f.file, f.function): f.line for state in peers[:1] for f in state.frames[::-1]}
     frames = [frame for frame in group[0].frames if frame.is_user]
-    common = [frame for frame in frames if (frame.file, frame.function) in lines]
-    lead = lines[common[0].file, common[0].function] - common[0].line if common else 0
+    leads = [lines.get((f.file, f.function), f.line) - f.line for f in frames]
+    common = [lead for f, lead in zip(frames, leads) if (f.file, f.function) in lines]
     for frame in frames:
-        yield frame, lines.get((frame.file, frame.function), 0), lead
+        other = lines.get((frame.file, frame.function), 0)
+        yield _Path(group, peers, frame, other, common[0] if common else 0)
 
 
-def _of_condition(group: States, peers: States, is_on_rank: bool = True) -> Cause | None:
+def _first(
+    rules: Iterable[Callable[[_Path], Cause | None]], paths: Iterable[_Path]
+) -> Cause | None:
+    causes = (rule(path) for rule in rules for path in paths)
+    return next(filter(None, causes), None)
+
+
+def _of_condition(path: _Path, is_on_rank: bool = True) -> Cause | None:
     """Below a condition, on a rank or another, which the others have not met."""
-    for frame, line, _ in _paths(group, peers):
-        if line or is_on_rank:
-            condition, is_in_other = source.condition(frame, line, is_on_rank)
-            if is_in_other:
-                text = f"and {_names(peers)} make other calls, by the branches of `if {condition}`"
-                return _cause("calls-differ", group, text, frame)
-            if condition:
-                return _on_one_rank(group, frame, f"came here alone, because of `if {condition}`")
-    return None
-
-
-def _of_try(group: States, peers: States, block: str) -> Cause | None:
-    """The others are in an except or finally block, and these in its try."""
-    for frame, line, _ in _paths(group, peers):
-        if line and source.has_left_try(frame, line, block):
-            text = f"left the try block before {_names(group)}: by an exception?"
-            return _cause("exception-handled", peers, text)
-    return None
-
-
-def _of_loop(group: States, peers: States) -> Cause | None:
-    """The others went on after the loop that leads here."""
-    for frame, line, is_past in _paths(group, peers):
-        is_over = (
-            source.has_left_loop(frame, line) if line else is_past and source.is_in_loop(frame)
+    if not path.other and not is_on_rank:
+        return None
+    condition, is_in_other = source.condition(path.frame, path.other, is_on_rank)
+    if is_in_other:
+        return _cause(
+            "calls-differ",
+            path.group,
+            f"and {name_states(path.peers)} make other calls, by the branches of `if {condition}`",
+            path.frame,
         )
-        if is_over and not (source.early_return(frame) and not line):
-            text = f"left the loop before {_names(group)}"
-            skip = source.skip(frame)
-            if skip:
-                text += f", or skipped a step of it in line {skip}"
-                frame = frame_at(frame.function, frame.file, skip, "")
-            return _cause("step-skipped" if skip else "uneven-batches", peers, text, frame)
-    return None
+    if not condition:
+        return None
+    return _on_one_rank(path.group, path.frame, f"came here alone, because of `if {condition}`")
 
 
-def _of_return(group: States, peers: States) -> Cause | None:
+def _of_try(path: _Path) -> Cause | None:
+    """The others are in an except or finally block, and these in its try."""
+    if not source.has_left_try(path.frame, path.other):
+        return None
+    return _cause(
+        "exception-handled",
+        path.peers,
+        f"left the try block before {name_states(path.group)}: by an exception?",
+    )
+
+
+def _of_loop(path: _Path) -> Cause | None:
+    """The others went on after the loop that leads here."""
+    loop, frame = source.loop(path.frame), path.frame
+    is_over = (
+        path.other >= loop.stop if path.other else path.lead and not source.early_return(frame)
+    )
+    if not loop or not is_over:
+        return None
+    text = f"left the loop before {name_states(path.group)}"
+    if skip := source.skip(frame):
+        text += f", or skipped a step of it in line {skip}"
+        return _cause("step-skipped", path.peers, text, _at(frame, skip))
+    return _cause("uneven-batches", path.peers, text, frame)
+
+
+def _of_return(path: _Path) -> Cause | None:
     """The others are no longer in a function: unless they have not come to it."""
-    paths = list(_paths(group, peers))
-    for frame, line, lead in paths:
-        is_before = lead < 0 and not any(source.is_in_loop(path[0]) for path in paths)
-        returned = 0 if line or is_before else source.early_return(frame)
-        if returned:
-            text = f"returned from {frame.function}, and {_names(group)} did not"
-            where = frame_at(frame.function, frame.file, returned, "")
-            return _cause("early-return", peers, text, where)
-    return None
+    frames = [frame for frame in path.group[0].frames if frame.is_user]
+    is_before = path.lead < 0 and not any(map(source.loop, frames))
+    returned = 0 if path.other or is_before else source.early_return(path.frame)
+    if not returned:
+        return None
+    return _cause(
+        "early-return",
+        path.peers,
+        f"returned from {path.frame.function}, and {name_states(path.group)} did not",
+        _at(path.frame, returned),
+    )
 
 
-def _of_skip(group: States, peers: States) -> Cause | None:
+def _of_skip(path: _Path) -> Cause | None:
     """The others are at an earlier line of the loop that leads here, and a step may be ended between."""
-    for frame, line, _ in _paths(group, peers):
-        skip = source.skip(frame) if source.is_earlier_in_loop(frame, line) else 0
-        if line < skip:
-            text = f"skipped, it seems, the step that {_names(group)} made"
-            where = frame_at(frame.function, frame.file, skip, "")
-            return _cause("step-skipped", peers, text, where)
-    return None
-
-
-def _names(states: States) -> str:
-    return name_ranks([state.rank for state in states])
+    is_earlier = path.other in source.loop(path.frame) and path.other < path.frame.line
+    skip = source.skip(path.frame) if is_earlier else 0
+    if path.other >= skip:
+        return None
+    return _cause(
+        "step-skipped",
+        path.peers,
+        f"skipped, it seems, the step that {name_states(path.group)} made",
+        _at(path.frame, skip),
+    )
 
 
 def _on_one_rank(states: States, line: Frame, text: str) -> Cause:

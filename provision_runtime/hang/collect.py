@@ -10,8 +10,19 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ..dataclass import frozen
-from . import ended, flight_recorder, model, processes, record, stacks, state
-from .model import Collective, Rank, RankState, Snapshot
+from . import ended, flight_recorder, processes, record, stacks, state
+from .model import (
+    DATA_LOADER,
+    RUNNING,
+    SCHEMA,
+    WAITING,
+    Collective,
+    Rank,
+    RankState,
+    Snapshot,
+    Thread,
+    Worker,
+)
 from .spawned import all_ranks
 from .state import Look
 
@@ -34,8 +45,7 @@ class ProcessSelection:
     prefix: str = ""
 
     def has(self, rank: Rank) -> bool:
-        is_below = f"{rank.directory}/".startswith(self.folder.rstrip("/") + "/")
-        return not self.folder or is_below
+        return f"{rank.directory}/".startswith(self.folder.rstrip("/") + "/")
 
 
 def collect(
@@ -56,24 +66,20 @@ def collect(
     ]
     states = _observe(ranks, observed_s, start, start + timeout_s)
     kinds = {rank.kind for rank in states}
-    if kinds & {model.WAITING, model.DATA_LOADER} and model.RUNNING not in kinds:
+    if kinds & {WAITING, DATA_LOADER} and RUNNING not in kinds:
         # It may have an answer or a batch soon: look again.
         states = _observe(ranks, observed_s, start, start + timeout_s)
+    launchers = {process.rank.launcher for process in ranks}
     on_record = {
         stem: rank
         for stem, rank in ended.records().items()
         if selection.has(rank)
         and not ended.is_older(stem, rank.launcher)
         and not (selection.pid and ended.is_older(stem, selection.pid))
+        and (not selection.pid or {selection.pid, *launchers} & {rank.pid, rank.launcher})
     }
-    if selection.prefix and not ranks:  # no record has its prefix
-        on_record = {}
-    if selection.pid is not None:
-        pids = {selection.pid, *(process.rank.launcher for process in ranks)}
-        on_record = {k: rank for k, rank in on_record.items() if pids & {rank.pid, rank.launcher}}
-    launchers = {process.rank.launcher for process in ranks}
-    if not ranks and on_record:
-        launchers = {next(iter(on_record.values())).launcher}
+    if not ranks and not selection.prefix:  # no record has the prefix of its environment
+        launchers = {rank.launcher for rank in [*on_record.values()][:1]}
     of_launchers = {k: rank for k, rank in on_record.items() if rank.launcher in launchers}
     jobs = {process.rank.job for process in ranks}
     states += [state for state in spawned.ended if state.job in jobs]
@@ -82,22 +88,22 @@ def collect(
     if ranks and not stacks.py_spy():
         notes.append("no py-spy here: stacks come from the hook, without native frames")
     states.sort(key=lambda state: (state.job, state.rank))
-    return Snapshot(model.SCHEMA, socket.gethostname(), start, states, notes)
+    return Snapshot(SCHEMA, socket.gethostname(), start, states, notes)
 
 
 def _observe(
     ranks: list[RankProcess], observed_s: float, start: float, deadline: float
 ) -> list[RankState]:
     """Two looks at each rank. Without those that end meanwhile."""
-    names = {process.rank.pid: f"rank {process.rank.rank}" for process in ranks}
+    pids = {process.rank.pid for process in ranks}
     with ThreadPoolExecutor(8) as pool:
         parents = processes.parents_of_all()
-        first = list(pool.map(partial(_look, names, parents, deadline), ranks))
+        first = list(pool.map(partial(_look, pids, parents, deadline), ranks))
         dumps = list(map(flight_recorder.ask, ranks))
         if ranks:
             time.sleep(observed_s)
         parents = processes.parents_of_all()
-        last = list(pool.map(partial(_look, names, parents, deadline), ranks))
+        last = list(pool.map(partial(_look, pids, parents, deadline), ranks))
         # Ranks whose Python frames are in no collective may wait in one of C++, or for their workers.
         unclear = [
             (process, look)
@@ -118,23 +124,24 @@ def _observe(
 
 
 def _look(
-    names: dict[int, str], parents: dict[int, int], deadline: float, process: RankProcess
+    pids: set[int], parents: dict[int, int], deadline: float, process: RankProcess
 ) -> Look | None:
     pid = process.rank.pid
-    others = processes.descendants(pid, set(names), parents)
-    threads: list[model.Thread] = []
+    others = processes.descendants(pid, pids, parents)
+    threads: list[Thread] = []
     reason = ""
     try:
         activity = processes.activity(pid, others)
         timeout_s = max(0.5, deadline - time.time())
-        is_stopped = activity.state in "Tt"
-        threads = stacks.dump(pid, process.stem, process.rank.directory, timeout_s, is_stopped)
+        threads = stacks.dump(
+            pid, process.stem, process.rank.directory, timeout_s, activity.state in "Tt"
+        )
     except OSError:
         return None
     except stacks.StacksUnreadable as error:
         reason = str(error)
     waits = [wait for number in (pid, *others) if (wait := processes.file_wait(number))]
-    return Look(pid, activity, threads, reason, waits, processes.awaited_lock(pid, names))
+    return Look(pid, activity, threads, reason, waits)
 
 
 def _closer(parents: dict[int, int], deadline: float, pair: tuple[RankProcess, Look]) -> Look:
@@ -144,15 +151,15 @@ def _closer(parents: dict[int, int], deadline: float, pair: tuple[RankProcess, L
     directory, timeout_s = process.rank.directory, max(0.5, deadline - time.time())
     try:
         if not state.is_in_loader(look):
-            threads = stacks.native_threads(look.pid, directory, timeout_s)
-            return replace(look, threads=threads)
+            return replace(
+                look, threads=stacks.dump_by_py_spy(look.pid, directory, timeout_s, "--native")
+            )
         waits = list(look.waits)
         for pid in processes.descendants(look.pid, set(), parents)[:MAX_WORKERS]:
             letter = processes.activity(pid, []).state
-            threads = stacks.dump(pid, "", directory, timeout_s, letter in "Tt")
-            line = state.line_of_worker(threads)
+            line = state.line_of_worker(stacks.dump(pid, "", directory, timeout_s, letter in "Tt"))
             if line:
-                waits.append(model.Worker(pid, letter, line=line))
+                waits.append(Worker(pid, letter, line=line))
         return replace(look, waits=waits)
     except (OSError, stacks.StacksUnreadable):
         return look

@@ -3,14 +3,28 @@ lines of source that it reads."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import field
 from typing import TYPE_CHECKING
 
 from ..comm.rank_names import name_ranks
 from ..dataclass import frozen
-from . import causes, model
-from .causes import Cause
+from .causes import Cause, cause_of, name_states
+from .model import (
+    COLLECTIVE,
+    DATA_LOADER,
+    DEBUGGER,
+    DISK,
+    ENDED,
+    EXCEPTION,
+    FAILED,
+    GONE,
+    RECORD,
+    RUNNING,
+    STOPPED,
+    WAITING,
+)
+from .model import UNKNOWN as UNKNOWN
 from .state import GRADIENTS, TRANSFERS
 
 if TYPE_CHECKING:
@@ -18,11 +32,12 @@ if TYPE_CHECKING:
 
     from .model import Collective, RankState, Snapshot
 
-HANG, FAILURE, NO_HANG, UNKNOWN = "hang", "failure", "no-hang", "unknown"
+# With UNKNOWN, the verdicts.
+HANG, FAILURE, NO_HANG = "hang", "failure", "no-hang"
 # The ranks for which others wait come first; nothing but somebody from outside ends the HELD.
-HELD = (model.STOPPED, model.DEBUGGER, model.DISK)
-OTHERS = (model.DATA_LOADER, model.EXCEPTION, model.RUNNING, model.WAITING, model.UNKNOWN)
-ORDER = (model.FAILED, model.GONE, model.ENDED, *HELD, *OTHERS, model.COLLECTIVE)
+HELD = (STOPPED, DEBUGGER, DISK)
+OTHERS = (DATA_LOADER, EXCEPTION, RUNNING, WAITING, UNKNOWN)
+ORDER = (FAILED, GONE, ENDED, *HELD, *OTHERS, COLLECTIVE)
 
 NOT_RECORDED = (
     "DDP's all_reduces of gradients are not in the record, because C++ makes them: the calls of ranks "
@@ -76,49 +91,49 @@ def _diagnose(job: str, ranks: list[RankState], notes: list[str]) -> HangDiagnos
     if absent:
         notes = [*notes, f"{name_ranks(absent)}: on other nodes, or not started; not examined"]
     differences: list[str] = []
-    cause = None
+    found: list[Cause] = []
+    culprits: list[int] = []
     if verdict in (HANG, FAILURE):
         differences = _differences(ranks)
-        gradients = [state for state in ranks if _op(state) == GRADIENTS]
-        if gradients and any(call.origin == model.RECORD for s in ranks for call in s.calls):
+        is_recorded = any(call.origin == RECORD for state in ranks for call in state.calls)
+        if is_recorded and GRADIENTS in map(_op, ranks):
             notes = [*notes, NOT_RECORDED]
-        cause = causes.cause_of(ranks, "".join(differences[:1]))
-    culprits = cause.ranks if cause else []
-    if not cause and verdict in (HANG, FAILURE):
         first = min(ranks, key=lambda state: ORDER.index(state.kind))
-        culprits = [first.rank] if first.kind != model.COLLECTIVE else []
-    groups = _groups(ranks, culprits)
-    found = [cause] if cause else []
-    return HangDiagnosis(job, world_size, verdict, summary, groups, differences, found, notes)
+        culprits = [first.rank] if first.kind != COLLECTIVE else []
+        found = list(filter(None, [cause_of(ranks, "".join(differences[:1]))]))
+        for cause in found:
+            culprits = cause.ranks
+    return HangDiagnosis(
+        job, world_size, verdict, summary, _groups(ranks, culprits), differences, found, notes
+    )
 
 
 def _verdict(ranks: Sequence[RankState], absent: list[int]) -> tuple[str, str]:
-    kinds: dict[str, list[int]] = defaultdict(list)
-    for state in ranks:
-        kinds[state.kind].append(state.rank)
-    held = [state.rank for state in ranks if state.kind in HELD]
+    kinds = Counter(state.kind for state in ranks)
     positions = {(state.kind, state.line, _op(state)) for state in ranks}
-    if kinds[model.FAILED]:
-        return FAILURE, f"{name_ranks(kinds[model.FAILED])} ended with an error"
-    if kinds[model.GONE]:
-        is_over = len(kinds[model.GONE] + kinds[model.ENDED]) == len(ranks)
-        return (
-            FAILURE if is_over else HANG
-        ), f"{name_ranks(kinds[model.GONE])} ended without a word"
-    if held:
-        return HANG, f"the others wait for {name_ranks(held)}"
-    if kinds[model.RUNNING]:
-        text = f"nothing hangs, as far as seen: {name_ranks(kinds[model.RUNNING])} still at work"
+
+    def names(*of: str) -> str:
+        return name_states(state for state in ranks if state.kind in of)
+
+    if kinds[FAILED]:
+        return FAILURE, f"{names(FAILED)} ended with an error"
+    if kinds[GONE]:
+        is_over = kinds[GONE] + kinds[ENDED] == len(ranks)
+        return FAILURE if is_over else HANG, f"{names(GONE)} ended without a word"
+    if any(map(kinds.get, HELD)):
+        return HANG, f"the others wait for {names(*HELD)}"
+    if kinds[RUNNING]:
+        text = f"nothing hangs, as far as seen: {names(RUNNING)} still at work"
         return NO_HANG, text + (", the others wait" if len(positions) > 1 else "")
-    if kinds[model.UNKNOWN]:
-        return UNKNOWN, f"{name_ranks(kinds[model.UNKNOWN])} could not be read"
-    if len(kinds[model.ENDED]) == len(ranks):
+    if kinds[UNKNOWN]:
+        return UNKNOWN, f"{names(UNKNOWN)} could not be read"
+    if kinds[ENDED] == len(ranks):
         return NO_HANG, "nothing hangs: the ranks came to their end"
-    if len(positions) > 1 or kinds[model.DATA_LOADER]:
+    if len(positions) > 1 or kinds[DATA_LOADER]:
         return HANG, "no rank goes on"
     if all(state.detail == TRANSFERS for state in ranks):
         return NO_HANG, "nothing hangs, as far as seen: all ranks transfer in the same call"
-    if absent or not kinds[model.COLLECTIVE]:
+    if absent or not kinds[COLLECTIVE]:
         return UNKNOWN, "all ranks that were examined wait in the same line"
     return HANG, (
         "all ranks wait in the same call, and nothing moves: compare its arguments (src, dst, group), "
@@ -136,18 +151,22 @@ def _groups(ranks: Sequence[RankState], culprits: list[int]) -> list[Group]:
         key = (state.rank not in culprits, ORDER.index(state.kind), _text(state))
         folded[key].append(state)
     ordered = sorted(folded.items(), key=lambda item: (*item[0][:2], len(item[1])))
-    groups = []
-    for (is_other, _, text), states in ordered:
-        hosts = sorted({state.host for state in states})
-        numbers = sorted(state.rank for state in states)
-        groups.append(Group(numbers, hosts, states[0].kind, text, not is_other))
-    return groups
+    return [
+        Group(
+            ranks=sorted(state.rank for state in states),
+            hosts=sorted({state.host for state in states}),
+            kind=states[0].kind,
+            text=text,
+            is_culprit=not is_other,
+        )
+        for (is_other, _, text), states in ordered
+    ]
 
 
 def _text(state: RankState) -> str:
     """What a rank does, in a line; equal for ranks that do the same."""
-    texts = {model.WAITING: "waits", model.COLLECTIVE: "waits in"}
-    texts[model.RUNNING] = "" if state.detail else "works"
+    texts = {WAITING: "waits", COLLECTIVE: "waits in"}
+    texts[RUNNING] = "" if state.detail else "works"
     detail = describe(state.collective) if state.collective else state.detail[:240]
     line = f", {state.line.text}" if state.line else ""
     return f"{texts.get(state.kind, state.kind + ':')} {detail}".strip() + line

@@ -12,8 +12,8 @@ import time
 from typing import Any
 
 from ..report.codec import decode
-from . import folder, model
-from .model import Rank, RankError, RankState
+from . import folder
+from .model import ENDED, FAILED, GONE, UNKNOWN, Rank, RankError, RankState
 from .stacks import frame_at, parse_fault_handler, user_frame
 
 CRASH = "Fatal Python error: "
@@ -61,41 +61,37 @@ def missing(running: list[RankState], ended: dict[str, Rank]) -> list[RankState]
         first = state.rank - state.local_rank
         for number in range(first, first + state.local_size):
             identity = {**vars(state), "rank": number, "local_rank": number - first, "pid": 0}
-            rank = Rank(**{name: identity[name] for name in Rank.__dataclass_fields__})
-            kind, detail = model.GONE, "no longer runs"
+            kind, detail = GONE, "no longer runs"
             if folder.age(state.pid) < START_S:
-                kind, detail = model.UNKNOWN, "has not started yet, or is gone already"
-            states.setdefault(
-                (state.job, number), RankState(**vars(rank), kind=kind, detail=detail)
-            )
+                kind, detail = UNKNOWN, "has not started yet, or is gone already"
+            fields = {name: identity[name] for name in Rank.__dataclass_fields__}
+            states.setdefault((state.job, number), RankState(**fields, kind=kind, detail=detail))
     return list(states.values())[len(running) :]
 
 
 def _ended(stem: str, rank: Rank) -> RankState:
-    failure = error(stem, rank)
-    if failure:
+    if failure := error(stem, rank):
         detail = f"{failure.type}: {' '.join(failure.message.split())}"
-        line = user_frame(failure.frames)
-        return RankState(**vars(rank), kind=model.FAILED, detail=detail, line=line, error=failure)
-    if os.path.exists(f"{stem}.ended"):
-        at = time.localtime(os.stat(f"{stem}.ended").st_mtime)
-        detail = f"came to its end at {time.strftime('%H:%M:%S', at)}"
-        return RankState(**vars(rank), kind=model.ENDED, detail=detail)
+        return RankState(
+            **vars(rank), kind=FAILED, detail=detail, line=user_frame(failure.frames), error=failure
+        )
+    kind, detail = GONE, "ended by a signal from outside, or by os._exit"
     with contextlib.suppress(OSError):
         is_same = f",{rank.pid},{folder.start_time(rank.pid)}," in stem
         if is_same and not re.search(r"\) [ZX] ", _text(f"/proc/{rank.pid}/stat")):
+            kind = UNKNOWN
             detail = "runs, but this user may not examine it (PR_SET_DUMPABLE, or a setuid program)"
-            return RankState(**vars(rank), kind=model.UNKNOWN, detail=detail)
-    detail = "ended by a signal from outside, or by os._exit"
-    return RankState(**vars(rank), kind=model.GONE, detail=detail)
+    if os.path.exists(f"{stem}.ended"):
+        at = time.localtime(os.stat(f"{stem}.ended").st_mtime)
+        kind, detail = ENDED, f"came to its end at {time.strftime('%H:%M:%S', at)}"
+    return RankState(**vars(rank), kind=kind, detail=detail)
 
 
 def error(stem: str, rank: Rank) -> RankError | None:
     """The first exception of a rank and of what it had started, else the crash that faulthandler wrote
     down. Raises OSError if its files are gone."""
     paths = glob.glob(f"{glob.escape(stem)}*.error")
-    errors = [error for path in paths if (error := _read_error(path, rank.directory))]
-    if errors:
+    if errors := [error for path in paths if (error := _read_error(path, rank.directory))]:
         return min(errors, key=lambda error: error.time)
     _, is_crash, crash = _text(f"{stem}.stacks").rpartition(CRASH)
     if not is_crash:

@@ -21,16 +21,17 @@ def write(path: str, error: BaseException, trace: TracebackType | None) -> None:
     """Raises OSError."""
     extracted = traceback.extract_tb(trace)[::-1]
     frames = [(frame.name, frame.filename, frame.lineno or 0) for frame in extracted]
-    document = {
-        "type": type(error).__name__,
-        "message": str(error)[:4000],
-        "time": time.time(),
-        "frames": frames,
-        "parameters": _parameters(trace),
-    }
-    _write(path, document)
-    torch_path = os.environ.get(TORCH_FILE)
-    if torch_path and not os.path.exists(torch_path):
+    _write(
+        path,
+        {
+            "type": type(error).__name__,
+            "message": str(error)[:4000],
+            "time": time.time(),
+            "frames": frames,
+            "parameters": _parameters(trace),
+        },
+    )
+    if (torch_path := os.environ.get(TORCH_FILE)) and not os.path.exists(torch_path):
         text = "".join(traceback.format_exception(type(error), error, trace))
         extra = {"py_callstack": text, "timestamp": str(int(time.time()))}
         message = {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}

@@ -6,7 +6,6 @@ import glob
 import os
 import re
 import socket
-from contextlib import suppress
 from dataclasses import replace
 
 from ..dataclass import frozen
@@ -50,11 +49,14 @@ def rank_processes(pid: int | None = None) -> list[RankProcess]:
     ranks: dict[int, RankProcess] = {}
     for number, *ancestors in sorted((above(n, parents) for n in parents), key=len):
         try:
-            if is_own(number) if pid is None else pid in (number, *ancestors):
-                process = _rank_process(number, parents[number])
-                same = [ranks[other].rank for other in ancestors if other in ranks]
+            is_selected = is_own(number) if pid is None else pid in (number, *ancestors)
+            environ = environ_of(number) if is_selected else {}
+            is_rank = "WORLD_SIZE" in environ and ("RANK" in environ or "LOCAL_RANK" in environ)
+            if is_rank and is_python(number):
+                process = rank_process(number, parents[number], environ)
+                above_it = [ranks[other].rank.rank for other in ancestors if other in ranks]
                 # What a rank starts has its variables.
-                if process and process.rank.rank not in [rank.rank for rank in same]:
+                if process.rank.rank not in above_it:
                     ranks[number] = process
         except (OSError, ValueError, IndexError):  # it has ended, or numbers that are none
             continue
@@ -66,14 +68,6 @@ def rank_processes(pid: int | None = None) -> list[RankProcess]:
             launcher = parents.get(parent, 0)
             ranks[parent] = replace(process, rank=replace(first, launcher=launcher), stem="")
     return list(ranks.values())
-
-
-def _rank_process(number: int, launcher: int) -> RankProcess | None:
-    environ = environ_of(number)
-    is_rank = "WORLD_SIZE" in environ and ("RANK" in environ or "LOCAL_RANK" in environ)
-    if not is_rank or not is_python(number):
-        return None
-    return rank_process(number, launcher, environ)
 
 
 def environ_of(number: int) -> dict[str, str]:
@@ -160,8 +154,7 @@ def file_wait(pid: int) -> Worker | None:
     Does not touch the file. The path needs the permission to trace the process; the wait does not.
     """
     try:
-        state = _stat(pid)[0]
-        if state != "D" and not FILE_WAITS.search(read(pid, "wchan")):
+        if (state := _stat(pid)[0]) != "D" and not FILE_WAITS.search(read(pid, "wchan")):
             return None
         path = _waited_path(pid)
         mount = mount_of(path, parse(read(pid, "mountinfo"))) if path else None
@@ -170,23 +163,6 @@ def file_wait(pid: int) -> Worker | None:
     except (OSError, ValueError, IndexError):
         return None
     return Worker(pid, state, path, str(mount or ""), completed=completed)
-
-
-def awaited_lock(pid: int, names: dict[int, str]) -> str:
-    """The lock of a file for which a process waits, and which process holds it (proc_locks(5)); empty
-    if it waits for none. names: of processes."""
-    holders: dict[str, int] = {}
-    with suppress(OSError, ValueError, IndexError), open("/proc/locks", encoding="ascii") as file:
-        for number, *fields in map(str.split, file):
-            if fields[0] != "->":
-                holders[number] = int(fields[3])
-            elif int(fields[4]) == pid:
-                holder = holders[number]
-                path = _waited_path(pid) or "a file"
-                return (
-                    f"for the lock of {path}, which {names.get(holder, f'process {holder}')} holds"
-                )
-    return ""
 
 
 def _completed_requests() -> int:

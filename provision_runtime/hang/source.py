@@ -53,8 +53,10 @@ def is_in_handler(frame: Frame) -> bool:
     return bool(_around(frame, ast.ExceptHandler)) and frame.is_user
 
 
-def is_in_loop(frame: Frame) -> bool:
-    return _loop(frame) is not None
+def loop(frame: Frame) -> range:
+    """The lines of the innermost loop around a line of its function; none without a loop."""
+    node = _loop(frame)
+    return range(node.lineno, node.end_lineno + 1) if node else range(0)
 
 
 def polling_loop(frame: Frame | None) -> tuple[str, int] | None:
@@ -70,23 +72,11 @@ def polling_loop(frame: Frame | None) -> tuple[str, int] | None:
     return (frame.file, loop.lineno) if is_polling else None
 
 
-def has_left_loop(frame: Frame, line: int) -> bool:
-    """Whether a line of the same function is after the innermost loop around a frame."""
-    loop = _loop(frame)
-    return bool(loop and loop.end_lineno < line)
-
-
-def is_earlier_in_loop(frame: Frame, line: int) -> bool:
-    """Whether a line of the same function is before a frame, in the innermost loop around it."""
-    loop = _loop(frame)
-    return bool(loop and loop.lineno <= line < frame.line)
-
-
-def has_left_try(frame: Frame, line: int, block: str) -> bool:
-    """Whether a line of the same function is in the `handlers` or the `finalbody` of a try whose body
-    a frame is in."""
+def has_left_try(frame: Frame, line: int) -> bool:
+    """Whether a line of the same function is in an `except` or the `finally` of a try whose body a
+    frame is in."""
     return any(
-        _has(node.body, frame.line) and _has(getattr(node, block), line)
+        _has(node.body, frame.line) and (_has(node.handlers, line) or _has(node.finalbody, line))
         for node in _around(frame, ast.Try)
     )
 

@@ -14,8 +14,8 @@ from dataclasses import replace
 from functools import partial
 
 from ..dataclass import frozen
-from . import model, processes, stacks
-from .model import RankState
+from . import processes, stacks
+from .model import ENDED, RankState
 from .processes import RankProcess
 
 SPAWN = "torch/multiprocessing/spawn.py"
@@ -49,9 +49,8 @@ class _Descendant:
 
 def all_ranks(pid: int | None, timeout_s: float) -> Spawned:
     """This user's ranks, or those among a process and those below it, whoever started them."""
-    ranks = processes.rank_processes(pid)
     children: dict[int, list[int]] = defaultdict(list)
-    by_variables = {process.rank.pid: process for process in ranks}
+    by_variables = {process.rank.pid: process for process in processes.rank_processes(pid)}
     parents = processes.parents_of_all()
     for number, parent in parents.items():
         if number not in by_variables and _may_be_rank(number, parent, parent in by_variables):
@@ -94,8 +93,7 @@ def _examine(timeout_s: float, pid: int) -> _Descendant | None:
     """None if it is no rank."""
     is_distributed, number = False, None
     try:
-        is_stopped = processes.activity(pid, []).state in "Tt"
-        frames = stacks.variables(pid, timeout_s, is_stopped)
+        frames = stacks.variables(pid, timeout_s, processes.activity(pid, []).state in "Tt")
     except OSError:  # it has ended
         return None
     except stacks.StacksUnreadable:
@@ -124,8 +122,7 @@ def _add(
     """Add the ranks of one parent. node: the parent, if it has a RANK itself: that of its node."""
     numbers: dict[int, _Descendant] = {}
     for child in sorted(group, key=lambda child: (child.number is None, child.pid)):
-        number = child.number
-        if number is None or number in numbers:
+        if (number := child.number) is None or number in numbers:
             number = min({*range(len(group))} - numbers.keys())
             result.notes.append(FREE_NUMBERS)
         numbers[number] = child
@@ -142,9 +139,15 @@ def _add(
         variables.update(RANK=str(first + number), LOCAL_RANK=str(number))
         variables["WORLD_SIZE"] = str(nodes * count)
         result.processes.append(processes.rank_process(child.pid, parent, variables))
+    # One that has not loaded torch yet has not ended.
+    pids = {child.pid for child in group}
+    parents = processes.parents_of_all()
+    others = [pid for pid in parents if parents[pid] == parent and pid not in pids]
+    is_joining &= not any(
+        "--multiprocessing-fork" in processes.entries(o, "cmdline") for o in others
+    )
     for number in set(range(count)) - numbers.keys():
         if is_joining:
             # torch would have ended the others if it had failed.
             rank = replace(result.processes[-1].rank, rank=first + number, local_rank=number, pid=0)
-            state = RankState(**vars(rank), kind=model.ENDED, detail="came to its end")
-            result.ended.append(state)
+            result.ended.append(RankState(**vars(rank), kind=ENDED, detail="came to its end"))

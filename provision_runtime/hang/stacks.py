@@ -60,17 +60,11 @@ def dump(
         StacksUnreadable: neither py-spy nor the hook could read them.
     """
     try:
-        return _dump_by_py_spy(pid, directory, timeout_s, *_NOT_STOPPING[:is_stopped])
+        return dump_by_py_spy(pid, directory, timeout_s, *_NOT_STOPPING[:is_stopped])
     except StacksUnreadable as error:
         if not stem or is_stopped:
             raise StacksUnreadable(f"{error}; the hook of provision cannot answer either") from None
     return _dump_by_signal(pid, stem, directory, timeout_s)
-
-
-def native_threads(pid: int, directory: str, timeout_s: float) -> list[Thread]:
-    """All threads with the frames of native code, too. py-spy takes a second of CPU for it. Raises
-    StacksUnreadable."""
-    return _dump_by_py_spy(pid, directory, timeout_s, "--native")
 
 
 def variables(
@@ -86,13 +80,14 @@ def variables(
     return frames
 
 
-def _dump_by_py_spy(pid: int, directory: str, timeout_s: float, *options: str) -> list[Thread]:
+def dump_by_py_spy(pid: int, directory: str, timeout_s: float, *options: str) -> list[Thread]:
+    """All threads of a process. With --native, with the frames of native code, too: py-spy takes a
+    second of CPU for these. Raises StacksUnreadable."""
     return parse_py_spy(_run_py_spy(pid, timeout_s, *options), directory)
 
 
 def _run_py_spy(pid: int, timeout_s: float, *options: str) -> Any:
-    program = py_spy()
-    if not program:
+    if not (program := py_spy()):
         raise StacksUnreadable("there is no py-spy on this machine")
     arguments = [program, "dump", "--json", "--pid", str(pid), *options]
     try:
@@ -117,8 +112,7 @@ def parse_py_spy(entries: list[Any], directory: str) -> list[Thread]:
             for frame in entry["frames"]
         ]
         frames = [*frames[:MAX_FRAMES], *frames[MAX_FRAMES:][-MAX_FRAMES:]]
-        name, is_main = str(entry["thread_name"]), _is_main(entry)
-        threads.append(Thread(name=name, is_main=is_main, frames=frames))
+        threads.append(Thread(str(entry["thread_name"]), _is_main(entry), frames))
     return sorted(threads, key=lambda thread: not thread.is_main)[:MAX_THREADS]
 
 
@@ -143,8 +137,7 @@ def _dump_by_signal(pid: int, stem: str, directory: str, timeout_s: float) -> li
         while time.monotonic() < end:
             time.sleep(0.1)
             previous = text
-            text = folder.read(path, start).decode(errors="replace")
-            if text and text == previous:
+            if (text := folder.read(path, start).decode(errors="replace")) and text == previous:
                 return parse_fault_handler(text, directory)
     except OSError as error:
         raise StacksUnreadable(f"the hook's files cannot be read: {error}") from error
@@ -171,8 +164,13 @@ def frame_at(function: str, file: str, line: int, directory: str) -> Frame:
     if _FOREIGN.search(file):
         return Frame(function=function, file=file, line=line)
     path = os.path.join(directory, file)
-    source = linecache.getline(path, line).strip()[:200]
-    return Frame(function=function, file=path, line=line, source=source, is_user=True)
+    return Frame(
+        function=function,
+        file=path,
+        line=line,
+        source=linecache.getline(path, line).strip()[:200],
+        is_user=True,
+    )
 
 
 def user_frame(frames: list[Frame]) -> Frame | None:

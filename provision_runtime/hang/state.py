@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..dataclass import frozen
-from . import model, source
-from .model import Collective, Frame, Rank, RankState, Thread, Worker
+from . import source
+from .model import (
+    COLLECTIVE,
+    DATA_LOADER,
+    DEBUGGER,
+    DISK,
+    EXCEPTION,
+    FLIGHT_RECORDER,
+    RUNNING,
+    STOPPED,
+    UNKNOWN,
+    WAITING,
+    Collective,
+    Frame,
+    Rank,
+    RankState,
+    Thread,
+    Worker,
+)
 from .stacks import user_frame
 
 if TYPE_CHECKING:
@@ -20,7 +36,7 @@ IDLE_BYTES = 1 << 16
 DEBUGGERS = ("/pdb.py", "/ipdb/", "/pudb/", "IPython/terminal/debugger.py", "/debugpy/")
 # Lines of the user's that read what somebody types.
 PROMPT = re.compile(r"\binput\(|stdin\.read|getpass\(|\.(?:prompt|confirm|ask|embed|interact)\(")
-DATA_LOADER = "torch/utils/data/dataloader.py"
+LOADER_CODE = "torch/utils/data/dataloader.py"
 COLLECTIVE_CODE = ("torch/distributed/", "torch/nn/parallel/distributed.py")
 # Not collectives, though they are in that folder.
 LAUNCHERS = ("torch/distributed/run.py", "torch/distributed/elastic/", "torch/distributed/launch")
@@ -40,14 +56,13 @@ TRANSFERS = "transfers"
 @frozen
 class Look:
     """A rank at one moment. reason: why there are no threads. waits: files that it and what it started
-    wait for. lock: of a file, for which it waits, and who holds it."""
+    wait for."""
 
     pid: int
     activity: Activity
     threads: list[Thread]
     reason: str
     waits: list[Worker]
-    lock: str = ""
 
     @property
     def frames(self) -> list[Frame]:
@@ -64,7 +79,7 @@ def is_unclear(first: Look | None, last: Look | None, observed_s: float) -> bool
 
 def is_in_loader(look: Look | None) -> bool:
     """Whether a rank waits for workers of a DataLoader."""
-    return look is not None and any(DATA_LOADER in frame.file for frame in look.frames)
+    return look is not None and any(LOADER_CODE in frame.file for frame in look.frames)
 
 
 def _is_busy(first: Look, last: Look, observed_s: float) -> bool:
@@ -83,65 +98,68 @@ def judge(
     # Not by function: py-spy and faulthandler name nested ones differently.
     before = [(frame.file, frame.line) for frame in first.frames if frame.line]
     is_busy = _is_busy(first, last, observed_s)
-    loop = source.polling_loop(line)
+    loop = not is_busy and source.polling_loop(line)
     is_polling = bool(loop) and loop == source.polling_loop(user_frame(first.frames))
-    is_polling &= not is_busy
     has_moved = not is_polling and before != [(frame.file, frame.line) for frame in frames]
     is_idle = not (has_moved or is_busy)
-    is_asking = is_idle and any(map(_is_at_prompt, frames))
-    is_asking |= is_idle and line is not None and bool(PROMPT.search(line.source))
+    is_asking = is_idle and (
+        any(map(_is_at_prompt, frames)) or PROMPT.search((line and line.source) or "")
+    )
     collective = None if has_moved else collective_of(last.frames)
     if is_idle and not (collective or is_asking or is_in_loader(last)):
-        collective = _of_threads(last)
+        # The rank's code may wait in a thread of its own.
+        calls_of_threads = [collective_of(t.frames) for t in last.threads if not t.is_main]
+        of_user = [call for call in calls_of_threads if call and call.line and call.line.is_user]
+        collective = next(iter(of_user), None)
         line = collective.line if collective else line
     last_call = calls[-1] if calls and not calls[-1].is_complete and not has_moved else None
-    if last_call and (last_call.origin == model.FLIGHT_RECORDER or last_call.line == line):
+    if last_call and (last_call.origin == FLIGHT_RECORDER or last_call.line == line):
         collective, line = last_call, last_call.line or line
     wait = next((wait for wait in last.waits if wait.pid == rank.pid or not collective), None)
     is_stuck = wait is not None and wait in first.waits
-    kind, detail = model.WAITING, f"in {frames[0].function}" if frames else ""
+    kind, detail = WAITING, f"in {frames[0].function}" if frames else ""
     # Twice, because py-spy of another user of this page stops it for a moment.
     if first.activity.state in "Tt" and last.activity.state in "Tt":
-        kind, detail = model.STOPPED, "by a signal or a tracer"
+        kind, detail = STOPPED, "by a signal or a tracer"
     elif wait and wait.pid == rank.pid and not is_busy:
         # A disk that completes requests may be slow, such as at the end of a save.
-        kind, detail = model.DISK if is_stuck else model.RUNNING, _describe(wait)
+        kind, detail = DISK if is_stuck else RUNNING, _describe(wait)
     elif not frames or not before:
-        reason = last.reason or first.reason or "no Python in its main thread"
-        kind, detail = model.UNKNOWN, reason
+        kind = UNKNOWN
+        detail = last.reason or first.reason or "no Python in its main thread"
     elif is_asking and not collective:
-        kind, detail = model.DEBUGGER, "waits for input"
+        kind, detail = DEBUGGER, "waits for input"
         line = user_frame([f for f in frames if not any(name in f.file for name in DEBUGGERS)])
     elif collective:
-        kind, detail = model.COLLECTIVE, TRANSFERS if is_busy else ""
+        kind, detail = COLLECTIVE, TRANSFERS if is_busy else ""
     elif not is_idle:
-        kind, detail = model.RUNNING, ""
+        kind, detail = RUNNING, ""
     elif is_in_loader(last):
-        kind = model.DATA_LOADER
+        kind = DATA_LOADER
         detail = f"worker {wait.pid} {_describe(wait)}" if wait else "no worker delivers a batch"
         if wait and wait.line and "sleep(" in wait.line.source:
-            kind = model.RUNNING
-    elif last.lock:
-        detail = last.lock
+            kind = RUNNING
     elif is_polling:
         detail = "in a loop that sleeps and looks again"
     elif line and frames[0] == line and "sleep(" in line.source:
-        kind, detail = model.RUNNING, "sleeps"
-    elif any(source.is_in_handler(frame) for frame in frames):
-        kind, detail = model.EXCEPTION, "in an except block"
-    state = RankState(**vars(rank), kind=kind, detail=detail, line=line, collective=collective)
-    return replace(state, threads=last.threads, calls=calls, waits=last.waits)
+        kind, detail = RUNNING, "sleeps"
+    elif any(map(source.is_in_handler, frames)):
+        kind, detail = EXCEPTION, "in an except block"
+    return RankState(
+        **vars(rank),
+        kind=kind,
+        detail=detail,
+        line=line,
+        collective=collective,
+        threads=last.threads,
+        calls=calls,
+        waits=last.waits,
+    )
 
 
 def _is_at_prompt(frame: Frame) -> bool:
     """Not while a debugger is imported, as torch.distributed does."""
     return frame.function != "<module>" and any(name in frame.file for name in DEBUGGERS)
-
-
-def _of_threads(look: Look) -> Collective | None:
-    """The collective in which the rank's code waits in a thread of its own."""
-    calls = [collective_of(thread.frames) for thread in look.threads if not thread.is_main]
-    return next((call for call in calls if call and call.line and call.line.is_user), None)
 
 
 def line_of_worker(threads: list[Thread]) -> Frame | None:

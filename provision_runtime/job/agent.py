@@ -114,11 +114,10 @@ def run(results: int, orders: int, node: str) -> None:
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     os.set_inheritable(results, False)
     started = time.monotonic()
-    import torch
     from torch.distributed import run as torchrun
 
     with contextlib.suppress(OSError):  # without a folder of this user alone: no flight recorder
-        recorder = rank_variables(torch.__version__, folder.ensure_folder())
+        recorder = rank_variables(folder.ensure_folder())
         os.environ.update({**recorder, **os.environ})
     file = os.fdopen(results, "w")
 

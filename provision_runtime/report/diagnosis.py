@@ -39,16 +39,8 @@ class ObservedFinding(TypedDict):
     source: str
 
 
-class ProbeRun(TypedDict):
-    """state: done, late or failed."""
-
-    name: str
-    state: str
-    duration_s: float
-
-
 class Diagnosis(TypedDict):
-    """notes: what this user cannot see, each with the command that shows it."""
+    """notes: what this user cannot see, each with the command that shows it. probes: how many ran."""
 
     schema: int
     kind: str
@@ -59,7 +51,7 @@ class Diagnosis(TypedDict):
     duration_s: float
     findings: List[ObservedFinding]
     notes: List[List[str]]
-    probes: List[ProbeRun]
+    probes: int
 
 
 def verdict_of(findings: Iterable[ObservedFinding]) -> str:
@@ -104,7 +96,7 @@ def summary(diagnosis: Diagnosis) -> str:
         for verdict, noun in NOUNS.items()
         if verdict in verdicts
     ]
-    number = format_count(len(diagnosis["probes"]), "probe")
+    number = format_count(diagnosis["probes"], "probe")
     subject = escape_line(", ".join(filter(None, (diagnosis["host"], diagnosis["prefix"]))))
     findings = ", ".join(counts) or "no findings"
     return f"{subject}: {findings} ({number}, {diagnosis['duration_s']:.1f} s)"

@@ -9,7 +9,7 @@ a check compares the two.
 from __future__ import annotations
 
 import re
-from typing import Mapping, Tuple
+from typing import List, Mapping, Tuple, TypedDict
 
 from ..comm.rank_names import name_ranks
 from ..dataclass import frozen
@@ -37,6 +37,14 @@ class Rule:
     source: str = ""
 
 
+class ProbeRow(TypedDict, total=False):
+    """A probe of doctor. ids: all findings that it can report."""
+
+    ids: List[str]
+    deadline_s: float
+    needs_prefix: bool
+
+
 def _rules(rows: Mapping[str, Mapping[str, str]]) -> dict[str, Rule]:
     return {id: Rule(**row) for id, row in rows.items()}
 
@@ -49,6 +57,11 @@ BY_AREA = {area: _rules(rows) for area, rows in _REGISTRY["areas"].items()}
 JOBS = _rules(_REGISTRY["jobs"])
 # What programs print, by its finding. The first that matches counts.
 ERRORS: dict[str, str] = _REGISTRY["errors"]
+# By the names of doctor's probes.
+PROBES: dict[str, ProbeRow] = _REGISTRY["probes"]
+# Patterns of errors when torch is imported, and the advice for each. All were reported by users of
+# torch; the first match counts.
+TORCH_HINTS: dict[str, str] = _REGISTRY["torch_hints"]
 CATALOG: dict[str, Rule] = {}
 for _group in (*BY_PHASE.values(), *BY_AREA.values(), JOBS):
     CATALOG.update(_group)

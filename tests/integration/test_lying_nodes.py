@@ -124,7 +124,7 @@ def test_a_diagnosis_that_contradicts_itself_is_no_success(user: Home) -> None:
         "prefix": None,
         "duration_s": 1,
         "notes": [],
-        "probes": [],
+        "probes": 0,
         "findings": [{**finding, "id": "shm-small", "verdict": "fail", "evidence": []}],
     }
     nodes = lying(user, {"nothing": with_result(json.dumps(document))})

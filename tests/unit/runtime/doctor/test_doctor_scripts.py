@@ -13,9 +13,7 @@ HEAD = "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=8\n#SBATCH --c
 OLD, NEW = "slurm-wlm 22.05.8", "slurm 23.11.4"
 
 
-def ids(
-    tmp_path: Path, text: str, version: str | None = OLD, name: str = "job.sbatch"
-) -> list[str]:
+def ids(tmp_path: Path, text: str, version: str = OLD, name: str = "job.sbatch") -> list[str]:
     path = tmp_path / name
     path.write_text(text)
     return [observation["id"] for observation in examine(path, version)]
@@ -25,7 +23,7 @@ def ids(
     ("lines", "version", "expected"),
     [
         ("srun train", OLD, ["srun-cpus"]),
-        ("srun train", None, ["srun-cpus"]),
+        ("srun train", "", ["srun-cpus"]),
         ("srun train", NEW, []),
         ("srun train", "slurm 21.08.5", []),
         ("srun --cpus-per-task=12 train", OLD, []),
@@ -42,7 +40,7 @@ def ids(
     ],
 )
 def test_cpus_that_srun_forgets(
-    tmp_path: Path, lines: str, version: str | None, expected: list[str]
+    tmp_path: Path, lines: str, version: str, expected: list[str]
 ) -> None:
     assert ids(tmp_path, f"{HEAD}{lines}\n", version) == expected
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import pickle
@@ -159,27 +158,6 @@ def test_question_and_collective_of_a_thread() -> None:
     evaluating = [WAIT, frame("evaluate", "/srv/exp/train.py", 12)]
     result = state.judge(RANK, look(joining, evaluating), look(joining, evaluating), [], 2.0)
     assert (result.kind, result.line) == (model.COLLECTIVE, evaluating[1])
-
-
-def test_lock_of_a_file_and_the_process_that_holds_it(tmp_path: Path) -> None:
-    code = "import fcntl; fcntl.flock(open('data.lock', 'w'), fcntl.LOCK_EX)"
-    with (tmp_path / "data.lock").open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        assert rank_processes.awaited_lock(os.getpid(), {}) == ""
-        process = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path)
-        try:
-            holders = {os.getpid(): "rank 3"}
-            eventually(
-                lambda: bool(rank_processes.awaited_lock(process.pid, holders)), daemons=[process]
-            )
-            text = rank_processes.awaited_lock(process.pid, holders)
-            assert text == f"for the lock of {tmp_path / 'data.lock'}, which rank 3 holds"
-            assert rank_processes.awaited_lock(os.getpid(), {}) == ""
-        finally:
-            process.kill()
-            process.wait()
-    seen = Look(10, Activity("S", 0.0, 0), [Thread("", True, [USER])], "", [], "for the lock of x")
-    assert state.judge(RANK, seen, seen, [], 2.0).detail == "for the lock of x"
 
 
 # torch is a file that is mapped; a process that has its name and is no Python cannot be read.
@@ -408,7 +386,7 @@ def test_pickles_of_other_things_are_refused(content: bytes) -> None:
 
 
 def test_flight_recorder_is_asked_through_its_pipe(tmp_path: Path) -> None:
-    environ = {**rank_variables("2.8.0", str(tmp_path))}
+    environ = {**rank_variables(str(tmp_path))}
     process = rank_processes.RankProcess(RANK, environ, "", "", "")
     assert flight_recorder.ask(process) == ""
     pipe = tmp_path / f"flight-recorder-{os.getpid()}-0.pipe"
@@ -467,22 +445,19 @@ def test_the_main_thread_of_a_stopped_process_is_known_by_its_name() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("version", "names"),
-    [
-        ("", set()),
-        ("2.1.2", set()),
-        ("2.3.1+cu121", {"TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"}),
-        (
-            "2.13.0",
-            {"TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE"},
-        ),
-    ],
-)
-def test_variables_by_version(version: str, names: set[str]) -> None:
-    variables = rank_variables(version, "/tmp/ranks")
-    assert names <= variables.keys() and bool(names) == bool(variables)
-    assert ("TORCH_FR_BUFFER_SIZE" in variables) == version.startswith("2.13")
+def test_variables_have_the_names_of_all_releases() -> None:
+    """Since 2.8 they are named for all backends; the pipe needs the old name of the size, too."""
+    variables = rank_variables("/tmp/ranks")
+    prefix = f"/tmp/ranks/flight-recorder-{os.getpid()}-"
+    assert variables == {
+        "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
+        "TORCH_FR_BUFFER_SIZE": "2000",
+        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": prefix,
+        "TORCH_FR_DUMP_TEMP_FILE": prefix,
+        "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": prefix,
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+    }
+    assert rank_variables("/tmp/ranks", record=True) == {**variables, "PROVISION_RECORD": "1"}
 
 
 def test_a_rank_that_was_never_seen_may_still_start() -> None:
