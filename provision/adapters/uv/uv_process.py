@@ -86,6 +86,7 @@ def run_uv(
                 env=variables,
                 cwd=folder,
                 owner_writes_only=True,
+                guarded=True,  # it may build packages
                 on_stderr_line=on_line,
             ).stdout
         except ToolFailed as error:
