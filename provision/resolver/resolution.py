@@ -16,7 +16,7 @@ from provision.resolver import constraints, cuda_packages
 from provision.resolver.pins import added_packages, channels, conflicts, pins
 from provision.resolver.rationale import choices, driver_floor, glibc, nccl
 from provision.resolver.refusal import no_such_build
-from provision.resolver.select import select, settle, unknown_gpus, with_machine
+from provision.resolver.select import for_machine, select, settle, unknown_gpus, with_machine
 from provision.resolver.suggest import nearest
 from provision.sources.base import Candidate, Violation
 
@@ -94,7 +94,9 @@ def build_known_to_run(spec: Spec) -> str | None:
 
 
 def _decision(spec: Spec, machine: HostGpus, candidate: Candidate) -> Decision:
-    described = with_machine(spec, machine)
+    # This machine may have decided what `cuda: auto` means already.
+    is_for_this_machine = machine.gpus and not (spec.gpu or spec.driver)
+    described = for_machine(spec, machine) if is_for_this_machine else spec
     settled = settle(spec, candidate)
     # Known problems on the machine that `auto` was for are reported too.
     on_machine = replace(settled, gpu=described.gpu, driver=described.driver)

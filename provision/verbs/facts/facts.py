@@ -287,7 +287,7 @@ def check(context: Context, file: Path | None, signers: Path | None) -> list[Fac
         try:
             message = check_one(path)
         except ProvisionError as error:
-            message, verdict = str(error), "fail"
+            message, verdict = str(error).removeprefix(f"{path}: "), "fail"
         checks.append(FactsCheck(subject=str(path), verdict=verdict, message=message))
     return checks
 
