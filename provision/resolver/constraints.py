@@ -7,22 +7,23 @@ use it. A violation names the fact that contradicts the request, and that fact's
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 from provision import catalog, sources
 from provision.catalog import version_key
-from provision.catalog.mismatches import NO_SOURCE, code_mismatches, driver_mismatches
+from provision.catalog.mismatches import (
+    NO_SOURCE,
+    Axis,
+    Verdict,
+    Violation,
+    code_mismatches,
+    driver_mismatches,
+)
 from provision.core.errors import NoSuchBuild
 from provision.core.platforms import PLATFORM, Platform
 from provision.core.spec_fields import Spec
 from provision.resolver import python_versions
-from provision.sources.base import (
-    REQUESTED,
-    Axis,
-    Candidate,
-    Verdict,
-    Violation,
-    means,
-)
+from provision.sources.base import REQUESTED, Candidate, means
 
 # What a request can give up to reach an existing build; the machine cannot change.
 CHANGEABLE: tuple[Axis, ...] = ("torch", "cuda", "source", "platform", "python")
@@ -178,15 +179,7 @@ def _gpu(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
                 continue
             subject = str(candidate) if platform == PLATFORM else f"{candidate} on {platform}"
             build = candidate.build_on(platform)
-            for mismatch in code_mismatches(build, gpu, spec.driver, subject):
-                yield Violation(
-                    axis="gpu",
-                    fact=mismatch.why,
-                    source=mismatch.source,
-                    rules_out=mismatch.certain,
-                    through_ptx=mismatch.through_ptx,
-                    unlikely=mismatch.unlikely,
-                )
+            yield from code_mismatches(build, gpu, spec.driver, subject)
 
 
 def _driver(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
@@ -199,14 +192,9 @@ def _driver(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
     for platform in spec.platforms:
         if platform not in documented and not mismatches:
             mismatches += driver_mismatches(candidate.build.cuda, spec.driver, platform)
+    is_certain = not set(documented).isdisjoint(spec.platforms)
     for mismatch in mismatches:
-        yield Violation(
-            axis="driver",
-            fact=mismatch.why,
-            source=mismatch.source,
-            rules_out=mismatch.certain,
-            is_certain=not set(documented).isdisjoint(spec.platforms),
-        )
+        yield replace(mismatch, is_certain=is_certain)
 
 
 def _glibc(candidate: Candidate, spec: Spec) -> Iterator[Violation]:

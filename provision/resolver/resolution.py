@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from provision import catalog
 from provision.catalog import CompatibilityRule
+from provision.catalog.mismatches import Violation
 from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec, NoSuchBuild
 from provision.core.spec_fields import Spec
@@ -18,7 +19,7 @@ from provision.resolver.rationale import choices, driver_floor, glibc, nccl
 from provision.resolver.refusal import no_such_build
 from provision.resolver.select import for_machine, select, settle, unknown_gpus, with_machine
 from provision.resolver.suggest import nearest
-from provision.sources.base import Candidate, Violation
+from provision.sources.base import Candidate
 
 # The id of the warning about a release of which only a package index says something.
 UNKNOWN_RELEASE = "unknown-release"

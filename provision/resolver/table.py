@@ -17,13 +17,14 @@ from typing import Any
 
 from provision import catalog, sources
 from provision.catalog import Edition, Release
+from provision.catalog.mismatches import Axis, Verdict
 from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec, NoSuchBuild
 from provision.core.platforms import Platform
 from provision.core.spec_fields import QUERY_KEYS, Spec
 from provision.core.types import BuildSource
 from provision.resolver import constraints
-from provision.sources.base import Axis, Candidate, Verdict
+from provision.sources.base import Candidate
 
 # What builds of those releases, sources and platforms are judged by, and its value where a query says
 # nothing of it.

@@ -1,4 +1,4 @@
-"""The interface of a source of PyTorch builds, its candidates, and their violations of a request.
+"""The interface of a source of PyTorch builds, and its candidates.
 
 A source (PyTorch's wheels, the pytorch channel, conda-forge) is one object of a class derived
 from `Source`. Code that depends on the source calls the candidate's source and never compares its name.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from provision import catalog
 from provision.catalog import (
@@ -21,45 +20,13 @@ from provision.catalog import (
     version_key,
 )
 from provision.catalog.mismatches import NO_SOURCE
-from provision.core.dataclass import frozen
 from provision.core.platforms import PLATFORM, Platform
 from provision.core.spec_fields import Spec
 from provision.core.types import Choice, LockedPackage, Manager, Pin, Resolution
 
-# What a candidate is judged by, in the order in which a request is read.
-Axis = Literal["torch", "cuda", "source", "platform", "python", "gpu", "driver", "glibc"]
-Verdict = Literal["fits", "ptx", "unknown", "no"]
-
 NOT_KNOWN = "not known"
 REQUESTED = "requested"
 COMPANION = "the release made for this torch"
-
-
-@frozen
-class Violation:
-    """Why a candidate does not meet a request, or may not.
-
-    `rules_out` is about choosing a build: some facts must be known before a build is taken, so a
-    build may be ruled out although it may fit. `is_certain` distinguishes the two cases.
-    """
-
-    axis: Axis
-    fact: str
-    source: str
-    rules_out: bool = True  # false: a drawback, or something that no source says
-    is_certain: bool = True  # false: ruled out, if at all, because the fact is not known
-    through_ptx: bool = False  # the GPU runs the build only by compiling its PTX
-    # No source says, and it is improbable: taken only if the request names the source.
-    unlikely: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.fact} ({self.source})" if self.source else self.fact
-
-    @property
-    def verdict(self) -> Verdict:
-        if self.through_ptx:
-            return "ptx"
-        return "no" if self.rules_out and self.is_certain else "unknown"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)  # each exists once
