@@ -9,7 +9,6 @@ from dataclasses import replace
 from provision import catalog
 from provision.catalog import CompatibilityRule
 from provision.catalog.mismatches import Violation
-from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec, NoSuchBuild
 from provision.core.spec_fields import Spec
 from provision.core.types import Choice, HostGpus, Pin, Resolution
@@ -27,14 +26,8 @@ SOURCES_ADVICE = "(-v shows the sources.)"
 KERNEL_LINUX = "5.10"  # from conda-lock's default-virtual-packages.yaml
 
 
-@frozen
-class Decision:
-    """A resolution with the facts behind it, for `explain`."""
-
-    candidate: Candidate
-    described: Spec  # the request with the machine that it is for
-    rules: tuple[CompatibilityRule, ...]  # those that hold
-    resolution: Resolution
+# A resolution, and the rules that hold for it.
+Decision = tuple[Resolution, tuple[CompatibilityRule, ...]]
 
 
 def resolve(spec: Spec, machine: HostGpus | None = None) -> Resolution:
@@ -45,11 +38,11 @@ def resolve(spec: Spec, machine: HostGpus | None = None) -> Resolution:
     Pure: no network, no clock. machine: the one that `cuda: auto` is for, if the spec describes
     none. The resolved spec is settled: resolved again, without a machine, it gives the same pins.
     """
-    return decide(spec, machine or HostGpus()).resolution
+    return decide(spec, machine or HostGpus())[0]
 
 
 def decide(spec: Spec, machine: HostGpus) -> Decision:
-    """`resolve`, with the facts behind the decision."""
+    """`resolve`, with the rules that hold."""
     candidate = select(spec, machine)
     if candidate is None:
 
@@ -146,7 +139,7 @@ def _decision(spec: Spec, machine: HostGpus, candidate: Candidate) -> Decision:
             *_machine_notes(spec, described, machine),
         ),
     )
-    return Decision(candidate=candidate, described=described, rules=rules, resolution=resolution)
+    return resolution, rules
 
 
 def _refuse_mistakes(

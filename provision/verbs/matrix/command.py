@@ -63,10 +63,7 @@ def _show(console: Console, envs: Path | None, **options: Any) -> None:
 @request_options
 @verb
 def explain(console: Console, name: str | None, envs: Path | None, **options: Any) -> None:
-    """Explain every choice, pin, rule and warning of an environment.
-
-    Also says what was not chosen, and why.
-    """
+    """Explain every choice, pin, rule and warning of an environment."""
     from provision.core.paths import default_folders
     from provision.verbs.matrix import matrix as command
     from provision.verbs.matrix.output import explanation_lines
