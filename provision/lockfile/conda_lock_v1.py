@@ -217,16 +217,6 @@ def require_this_platform(name: str, platforms: Collection[Platform]) -> None:
         )
 
 
-def lock_text(
-    inputs: LockInputs,
-    packages: Sequence[LockedPackage],
-    *,
-    python_from: PythonSource,
-) -> str:
-    """The lock file of these packages of all platforms."""
-    return _text(_document(inputs, packages, python_from))
-
-
 def compose(
     path: Path,
     inputs: LockInputs,

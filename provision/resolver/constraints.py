@@ -130,13 +130,14 @@ def _python(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
             yield violation
     fewer = candidate.source.companion_pythons(candidate.release) if spec.companions else None
     if fewer is not None and spec.python not in fewer:
-        release = candidate.release
+        torchvision = candidate.release.companions[0]
         yield Violation(
             axis="python",
-            fact=f"torchvision {release.torchvision}, which goes with torch {release.version}, has "
+            fact=f"torchvision {torchvision.version}, which goes with torch "
+            f"{candidate.release.version}, has "
             f"no wheel for Python {spec.python}, only for {', '.join(fewer)}; --no-companions "
             "leaves it out",
-            source=release.torchvision_source,
+            source=torchvision.source,
         )
 
 

@@ -234,7 +234,7 @@ def companion_pins(candidate: Candidate, manager: Manager, form: str) -> Iterato
     with {name} and {version}. Of a release that only a package index has: the torchvision that goes with
     it, newer than all that the facts have."""
     if candidate.release.from_index:
-        known = [release.torchvision for release in catalog.releases().values()]
+        known = [release.companions[0].version for release in catalog.releases().values()]
         yield Pin(
             manager=manager,
             requirement=f"torchvision>={max(filter(None, known), key=version_key)}",

@@ -435,7 +435,7 @@ def test_cuda_wheels_for_aarch64_before_they_were_the_index_default(
     pins = requirements(resolution)
     assert f"torch=={resolution.torch}+{tag}" in pins
     # torchvision for aarch64 has no local version before 0.25 (pytorch/vision#9330).
-    assert f"torchvision=={catalog.releases()[resolution.torch].torchvision}" in pins
+    assert f"torchvision=={catalog.releases()[resolution.torch].companions[0].version}" in pins
     assert not any(pin.startswith("nvidia-nccl") for pin in pins)
     assert (resolution.nccl, resolution.cudnn) == (None, None)
     assert resolution.architectures == architectures
