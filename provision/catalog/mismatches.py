@@ -101,7 +101,7 @@ def code_mismatches(
         )
     elif support == "unknown":
         why, newest = "", toolkit.capability_max if toolkit else None
-        is_beyond = newest is not None and version_key(gpu.capability) > version_key(newest)
+        is_beyond = newest is not None and gpu.capability > version_key(newest)
         unlikely = is_beyond and build.architectures is None
         if unlikely:
             why = f"CUDA {build.cuda} compiles for nothing newer than {newest}, and "
