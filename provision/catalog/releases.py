@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import field, replace
 from functools import cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from provision.catalog.facts import cached, edition, facts_table
 from provision.core.dataclass import frozen
@@ -19,13 +19,6 @@ _NUMBERS = re.compile(r"\d+(\.\d+){0,2}(\.dev\d+)?")
 # A release or a minor release by number.
 EXACT = re.compile(r"\d+\.\d+(\.\d+)?")
 UNKNOWN = {"version": None, "requirement": None, "sm": None, "ptx": None, "source": None}
-
-
-class LibraryFacts(NamedTuple):
-    """The NCCL or cuDNN of a build, as the fields of `Build` have it."""
-
-    version: str | None
-    source: str | None
 
 
 @frozen
@@ -68,10 +61,11 @@ class Build:
         default_factory=dict, repr=False, compare=False
     )
 
-    def library(self, name: Library) -> LibraryFacts:
+    def library(self, name: Library) -> tuple[str | None, str | None]:
+        """The version of NCCL or cuDNN, and the source of that."""
         if name == "nccl":
-            return LibraryFacts(self.nccl, self.nccl_source)
-        return LibraryFacts(self.cudnn, self.cudnn_source)
+            return self.nccl, self.nccl_source
+        return self.cudnn, self.cudnn_source
 
     def for_platform(self, platform: Platform) -> Build:
         """The same build for another platform. Architectures are not known there unless a source

@@ -212,15 +212,15 @@ class Source:
     def library_choice(self, library: Library, candidate: Candidate, spec: Spec) -> Choice:
         """Which NCCL or cuDNN the environment gets. The first platform of the request counts."""
         build = candidate.build_on(spec.platforms[0])
-        facts = build.library(library)
+        version, source = build.library(library)
         reason = "the one that the build was made with; cannot be chosen"
         if library == "nccl" and build.nccl_is_package:
             reason = "a package of its own: the exact version that torch's metadata pins"
         return Choice(
             what=library,
-            value=facts.version or NOT_KNOWN,
+            value=version or NOT_KNOWN,
             reason=reason,
-            source=(facts.source if facts.version else None) or NO_SOURCE,
+            source=(source if version else None) or NO_SOURCE,
         )
 
 

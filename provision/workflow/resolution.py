@@ -160,7 +160,7 @@ def resolve_with_python(
     else:
         fitting = named_wheels.fitting_wheels(context, spec, machine, resolution)
         fitting = named_wheels.with_served_cuda(context, fitting, machine)
-    stated_python = spec.python
+    is_python_stated = spec.python is not None
     if fitting is not spec:
         spec, resolution = fitting, resolver.resolve(fitting, machine)
     locked_channel = lock is not None and lock.python_from == "channel"
@@ -172,25 +172,25 @@ def resolve_with_python(
         if spec.python is None and python is not None:
             spec = replace(spec, python=catalog.minor(python.version))
         return ResolvedRequest(python_from="host", resolution=resolver.resolve(spec, machine))
-    if spec.python_from == "host":
-        resolution = _resolve_for_host(spec, resolution, machine, stated_python)
-        return ResolvedRequest(python_from="host", resolution=resolution)
-    silent = unanswered_channels(context.solver, resolution.channels, resolution.platforms[0])
-    if len(silent) < len(resolution.channels):
-        return ResolvedRequest(python_from="channel", resolution=resolution)
-    reasons = "; ".join(f"{name}: {reason}" for name, reason in silent.items())
-    if sources.by_name(resolution.source).manager == "conda":
-        from_index = [source.name for source in sources.REGISTRY if source.manager == "pip"]
-        raise Unreachable(
-            f"Source {resolution.source} needs its conda channels, and none answers ({reasons}).",
-            advice=f"Name a mirror with --mirror, or use --source {' or '.join(from_index)}.",
+    if spec.python_from == "auto":
+        silent = unanswered_channels(context.solver, resolution.channels, resolution.platforms[0])
+        if len(silent) < len(resolution.channels):
+            return ResolvedRequest(python_from="channel", resolution=resolution)
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in silent.items())
+        if sources.by_name(resolution.source).manager == "conda":
+            from_index = [source.name for source in sources.REGISTRY if source.manager == "pip"]
+            raise Unreachable(
+                f"Source {resolution.source} needs its conda channels, and none answers "
+                f"({reasons}).",
+                advice=f"Name a mirror with --mirror, or use --source {' or '.join(from_index)}.",
+            )
+        warn_once(
+            context,
+            f"no conda channel answers ({reasons}): Python comes from this machine, and the lock "
+            "will not be portable",
         )
-    warn_once(
-        context,
-        f"no conda channel answers ({reasons}): Python comes from this machine, and the lock "
-        "will not be portable",
-    )
-    resolution = _resolve_for_host(spec, resolution, machine, stated_python)
+    check_host_python(spec, is_of_wheels=not is_python_stated)
+    resolution = _resolve_for_host(spec, resolution, machine)
     return ResolvedRequest(python_from="host", resolution=resolution)
 
 
@@ -202,20 +202,16 @@ def unanswered_channels(
     return solver.unreachable_channels(channels, platform)
 
 
-def check_host_python(spec: Spec) -> None:
-    """Raises ToolMissing if this machine's Python is not the one that a spec requests."""
-    _check_host_python(spec, spec.python)
-
-
-def _check_host_python(spec: Spec, stated_python: str | None) -> None:
-    """stated_python: that of the request; None: spec's own is that of its wheels."""
+def check_host_python(spec: Spec, *, is_of_wheels: bool = False) -> None:
+    """Raises ToolMissing if this machine's Python is not the one that a spec requests, or that its
+    wheels need."""
     from provision import channel
 
     version = channel.host_minor()
-    if spec.python is None or spec.python == version:
+    if spec.python in (None, version):
         return
     cause, choice = f"Python {spec.python} was requested", f"Use --python {version}"
-    if stated_python is None:
+    if is_of_wheels:
         wheels = [text for text in spec.pip if text.endswith(".whl")] or spec.pip
         cause = f"{', '.join(f'`{text}`' for text in wheels)} needs Python {spec.python}"
         choice = f"Name a wheel for Python {version}"
@@ -226,16 +222,13 @@ def _check_host_python(spec: Spec, stated_python: str | None) -> None:
     )
 
 
-def _resolve_for_host(
-    spec: Spec, resolution: Resolution, machine: HostGpus, stated_python: str | None
-) -> Resolution:
+def _resolve_for_host(spec: Spec, resolution: Resolution, machine: HostGpus) -> Resolution:
     """The resolution with this machine's Python: the caller's, if it has that Python already.
 
-    Raises ToolMissing if the request or the build excludes that Python.
+    Raises ToolMissing if the build excludes that Python.
     """
     from provision import channel
 
-    _check_host_python(spec, stated_python)
     version = channel.host_minor()
     if resolution.spec.python == version:
         return resolution

@@ -298,10 +298,10 @@ def test_all_query_mistakes_are_reported() -> None:
             }
         )
     for text in (
-        "--cuda",
-        "--driver",
-        "--glibc",
-        "--python",
+        "`cuda`",
+        "`driver`",
+        "`glibc`",
+        "`python`",
         "'H10'",
         "Did you mean `H100`?",
     ):
