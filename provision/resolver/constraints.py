@@ -94,7 +94,9 @@ def _platform(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
                 fact=f"{candidate} exists for {existing} and not for {platform}",
                 source=candidate.origin,
             )
-        elif not candidate.is_known_on(platform):
+        elif candidate.build is None and not candidate.source.has_cpu_build(
+            candidate.release, platform
+        ):
             yield Violation(
                 axis="platform",
                 fact=f"whether there is a build of {candidate} for {platform} is not known",
@@ -152,14 +154,14 @@ def _python_violation(candidate: Candidate, platform: Platform, python: str) -> 
             source=NO_SOURCE,
             rules_out=False,
         )
-    release = candidate.release
+    release, build = candidate.release, candidate.build_for(platform)
     source = python_versions.source_of(candidate, platform) or release.python_source
     return Violation(
         axis="python",
         fact=f"torch {release.version} has no build for Python {python} from "
         f"{candidate.source.title} on {platform}, only for {', '.join(pythons)}",
         source=source,
-        is_certain=python_versions.are_all_known(candidate, platform),
+        is_certain=build is None or build.python is not None,
     )
 
 
@@ -179,7 +181,7 @@ def _gpu(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
             if gpu.platform not in (None, platform):
                 continue
             subject = str(candidate) if platform == PLATFORM else f"{candidate} on {platform}"
-            build = candidate.build_on(platform)
+            build = candidate.build.for_platform(platform)
             yield from code_mismatches(build, gpu, spec.driver, subject)
 
 

@@ -62,18 +62,9 @@ class Candidate:
         """Those of the platforms that it exists for."""
         return tuple(platform for platform in platforms if platform in self.platforms)
 
-    def is_known_on(self, platform: Platform) -> bool:
-        """Whether a source says that it exists for a platform."""
-        return self.build is not None or self.source.has_cpu_build(self.release, platform)
-
     def build_for(self, platform: Platform) -> Build | None:
         """The build with the facts of one platform; None for the build for CPUs."""
         return self.build.for_platform(platform) if self.build else None
-
-    def build_on(self, platform: Platform) -> Build:
-        """The same, of a build for GPUs."""
-        assert self.build is not None
-        return self.build.for_platform(platform)
 
     @property
     def toolkit(self) -> Toolkit | None:
@@ -211,7 +202,8 @@ class Source:
 
     def library_choice(self, library: Library, candidate: Candidate, spec: Spec) -> Choice:
         """Which NCCL or cuDNN the environment gets. The first platform of the request counts."""
-        build = candidate.build_on(spec.platforms[0])
+        build = candidate.build_for(spec.platforms[0])
+        assert build is not None
         version, source = build.library(library)
         reason = "the one that the build was made with; cannot be chosen"
         if library == "nccl" and build.nccl_is_package:
