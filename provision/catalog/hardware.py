@@ -43,7 +43,7 @@ _OLD_MANYLINUX = r"manylinux(?:1|2010|2014)_"
 
 @frozen
 class Toolkit:
-    """One CUDA version. Drivers are those of `driver_platforms`; for other platforms no source
+    """One CUDA version. Drivers are those of Linux x86_64; for other platforms no source
     says."""
 
     cuda: str
@@ -54,7 +54,6 @@ class Toolkit:
     toolkit_driver: str | None
     capability_min: str  # GPUs older than this it cannot compile for
     capability_max: str | None  # nor for newer ones; None: not known
-    driver_platforms: tuple[Platform, ...] = ("linux-64",)  # NVIDIA's tables name Linux x86_64
 
 
 @frozen
@@ -147,7 +146,7 @@ def runs_on_driver(cuda: str, driver: str, platform: Platform = PLATFORM) -> Com
     """Whether a driver (535.129.03, or 535 for a driver of that branch) runs programs of a CUDA
     version."""
     toolkit = toolkits().get(cuda)
-    if toolkit is None or platform not in toolkit.driver_platforms:
+    if toolkit is None or platform != PLATFORM:
         return "unknown"
     if driver == toolkit.driver_branch:
         return "yes"

@@ -8,7 +8,7 @@ from typing import Literal
 from provision.catalog.hardware import Gpu, cuda_range, runs_on_driver, runs_on_gpu, toolkits
 from provision.catalog.releases import Build, version_key
 from provision.core.dataclass import frozen
-from provision.core.platforms import Platform
+from provision.core.platforms import PLATFORM, Platform
 
 NO_SOURCE = "no source says"
 
@@ -49,7 +49,7 @@ def driver_mismatches(cuda: str, driver: str, platform: Platform) -> Iterator[Vi
     """Whether a driver runs programs of a CUDA version."""
     compatibility = runs_on_driver(cuda, driver, platform)
     toolkit = toolkits().get(cuda)
-    if toolkit is None or platform not in toolkit.driver_platforms:
+    if toolkit is None or platform != PLATFORM:
         yield Violation(
             axis="driver",
             fact=f"which driver CUDA {cuda} needs on {platform} is not known; this one is {driver}",

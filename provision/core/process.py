@@ -199,7 +199,7 @@ def hold_signals() -> Iterator[None]:
 def _group_guard(child: subprocess.Popen[str]) -> Iterator[None]:
     """A process that ends a child's group when we are killed, before the end of the block."""
     guard = subprocess.Popen(
-        ["sh", "-c", _GUARD, "sh", str(child.pid)],
+        ["/bin/sh", "-c", _GUARD, "sh", str(child.pid)],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

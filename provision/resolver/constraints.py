@@ -190,14 +190,12 @@ def _driver(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
     out, but not for certain."""
     if spec.driver is None or candidate.build is None:
         return
-    documented = candidate.toolkit.driver_platforms if candidate.toolkit else (PLATFORM,)
     mismatches = [*driver_mismatches(candidate.build.cuda, spec.driver, PLATFORM)]
     for platform in spec.platforms:
-        if platform not in documented and not mismatches:
+        if platform != PLATFORM and not mismatches:
             mismatches += driver_mismatches(candidate.build.cuda, spec.driver, platform)
-    is_certain = not set(documented).isdisjoint(spec.platforms)
     for mismatch in mismatches:
-        yield replace(mismatch, is_certain=is_certain)
+        yield replace(mismatch, is_certain=PLATFORM in spec.platforms)
 
 
 def _glibc(candidate: Candidate, spec: Spec) -> Iterator[Violation]:

@@ -19,7 +19,7 @@ from provision.catalog import Edition, Release
 from provision.catalog.mismatches import Axis, Verdict
 from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec, NoSuchBuild
-from provision.core.platforms import Platform
+from provision.core.platforms import PLATFORM, Platform
 from provision.core.spec_fields import QUERY_KEYS, Spec
 from provision.core.types import BuildSource
 from provision.resolver import constraints
@@ -188,9 +188,6 @@ def _row(
     release, build = candidate.release, candidate.build_for(platform)
     assert build is not None
     toolkit = catalog.toolkits().get(build.cuda)
-    driver = None
-    if toolkit and platform in toolkit.driver_platforms:
-        driver = toolkit.driver_floor
     companions = {
         companion.name: companion.version for companion in candidate.source.companions(release)
     }
@@ -201,7 +198,7 @@ def _row(
         index_default=build.on_pypi,
         nccl_at_least=build.nccl_floor,
         cudnn_at_least=build.cudnn_floor,
-        driver=driver,
+        driver=toolkit.driver_floor if toolkit and platform == PLATFORM else None,
         torchvision=companions["torchvision"],
         torchaudio=companions["torchaudio"],
         from_source=build.source,

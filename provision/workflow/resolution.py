@@ -235,9 +235,8 @@ def _resolve_for_host(spec: Spec, resolution: Resolution, machine: HostGpus) -> 
     try:
         return resolver.resolve(replace(spec, python=version), machine)
     except NoSuchBuild as error:
-        resolver.resolve(
-            spec, machine
-        )  # refuses a build that exists with no Python at all in words of its own
+        # It refuses a build that exists with no Python at all in words of its own.
+        resolver.resolve(spec, machine)
         raise ToolMissing(
             f"Python would have to come from this machine, which has {version}: {error.message}",
             advice=(
