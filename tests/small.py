@@ -1,4 +1,4 @@
-"""A package index of tiny wheels that a test can mirror quickly."""
+"""A package index of tiny wheels that a test can mirror quickly, and the text of a lock."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import hashlib
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
+
+from provision import lockfile
+from provision.core.types import LockedPackage
 
 # What `--torch 2.13 --cpu --no-companions` asks of an index.
 WHEELS = {
@@ -60,3 +63,9 @@ def write_index(folder: Path, more: Sequence[tuple[str, str]] = ()) -> Path:
                 f'<a href="../../files/{wheel.name.replace("+", "%2B")}#sha256={sha256}">{wheel.name}</a>\n'
             )
     return folder / "simple"
+
+
+def lock_text(inputs: lockfile.LockInputs, packages: Sequence[LockedPackage]) -> str:
+    """A lock file of these packages, with Python from a channel."""
+    path = inputs.folder / lockfile.FILE
+    return lockfile.compose(path, inputs, packages, python_from="channel")[0]

@@ -11,10 +11,8 @@ from __future__ import annotations
 from provision.catalog.data_files import DATA, TEMPLATES
 from provision.catalog.facts import Edition, add_releases, cached, edition
 from provision.catalog.hardware import (
-    Architecture,
     Gpu,
     Toolkit,
-    architectures,
     cuda_range,
     find_gpu,
     gpus,

@@ -43,7 +43,7 @@ _OLD_MANYLINUX = r"manylinux(?:1|2010|2014)_"
 
 @frozen
 class Toolkit:
-    """One CUDA version. Drivers are those of `driver_platforms`; for other platforms no source
+    """One CUDA version. Drivers are those of Linux x86_64; for other platforms no source
     says."""
 
     cuda: str
@@ -54,22 +54,6 @@ class Toolkit:
     toolkit_driver: str | None
     capability_min: str  # GPUs older than this it cannot compile for
     capability_max: str | None  # nor for newer ones; None: not known
-    driver_platforms: tuple[Platform, ...] = ("linux-64",)  # NVIDIA's tables name Linux x86_64
-
-
-@frozen
-class Architecture:
-    """One GPU architecture. None: no source says from when, or up to when."""
-
-    name: str  # sm_90
-    first_cuda: str | None
-    first_source: str | None
-    last_cuda: str | None
-    last_source: str | None
-
-    @property
-    def capability(self) -> str:
-        return _capability(self.name)
 
 
 @frozen
@@ -84,8 +68,9 @@ class Gpu:
     platform_source: str | None = None
 
     @property
-    def capability(self) -> str:
-        return _capability(self.architecture)
+    def capability(self) -> tuple[int, int]:
+        """(9, 0) of sm_90."""
+        return _number(self.architecture)
 
     @property
     def described(self) -> str:
@@ -107,21 +92,6 @@ def toolkits() -> dict[str, Toolkit]:
             toolkit_driver=row["toolkit_driver"]["version"],
             capability_min=row["capability"]["min"],
             capability_max=row["capability"]["max"],
-        )
-    return table
-
-
-@cached
-def architectures() -> dict[str, Architecture]:
-    """The architectures by name (sm_90), oldest first."""
-    table = {}
-    for name, row in facts_table("cuda")["architectures"].items():
-        table[name] = Architecture(
-            name=name,
-            first_cuda=row["first_cuda"]["version"],
-            first_source=row["first_cuda"]["source"],
-            last_cuda=row["last_cuda"]["version"],
-            last_source=row["last_cuda"]["source"],
         )
     return table
 
@@ -153,8 +123,8 @@ def find_gpu(text: str) -> Gpu:
     if by_number:
         architecture = f"sm_{by_number[1] or by_number[2] + by_number[3]}"
         sources = {gpu.architecture: gpu.source for gpu in gpus().values()}
-        for known in architectures().values():
-            sources[known.name] = known.first_source or known.last_source or ""
+        for known, row in facts_table("cuda")["architectures"].items():
+            sources[known] = row["first_cuda"]["source"] or row["last_cuda"]["source"] or ""
         if architecture in sources:
             return Gpu(name=architecture, architecture=architecture, source=sources[architecture])
     matching = _products_named(name)
@@ -176,7 +146,7 @@ def runs_on_driver(cuda: str, driver: str, platform: Platform = PLATFORM) -> Com
     """Whether a driver (535.129.03, or 535 for a driver of that branch) runs programs of a CUDA
     version."""
     toolkit = toolkits().get(cuda)
-    if toolkit is None or platform not in toolkit.driver_platforms:
+    if toolkit is None or platform != PLATFORM:
         return "unknown"
     if driver == toolkit.driver_branch:
         return "yes"
@@ -192,12 +162,11 @@ def runs_on_gpu(build: Build, gpu: Gpu, driver: str | None = None) -> GpuSupport
     if build.architectures is None:
         return _support_by_toolkit(build.cuda, gpu)
     compiled_for = [_number(name) for name in build.architectures]
-    gpu_number = _number(gpu.architecture)
-    if any(_runs_code(gpu_number, code) for code in compiled_for):
+    if any(_runs_code(gpu.capability, code) for code in compiled_for):
         return "yes"
     if build.ptx is None:
         return "unknown"
-    if not build.ptx or gpu_number < max(compiled_for):
+    if not build.ptx or gpu.capability < max(compiled_for):
         return "no"
     if driver is None:
         return "ptx"
@@ -217,16 +186,12 @@ def _runs_code(gpu: tuple[int, int], code: tuple[int, int]) -> bool:
 def cuda_range(gpu: Gpu) -> tuple[str, str]:
     """From which CUDA to which the toolkits compile for a GPU, as the end of a sentence about it,
     and the source; both empty if no source says."""
-    architecture = architectures().get(gpu.architecture)
-    if architecture is None:
-        return "", ""
+    row = facts_table("cuda")["architectures"].get(gpu.architecture, {})
     limits, limit_sources = [], []
-    if architecture.first_cuda:
-        limits.append(f"from {architecture.first_cuda} on")
-        limit_sources.append(architecture.first_source)
-    if architecture.last_cuda:
-        limits.append(f"up to {architecture.last_cuda}")
-        limit_sources.append(architecture.last_source)
+    for key, form in (("first_cuda", "from {} on"), ("last_cuda", "up to {}")):
+        if row and row[key]["version"]:
+            limits.append(form.format(row[key]["version"]))
+            limit_sources.append(row[key]["source"])
     if not limits:
         return "", ""
     sources = "; ".join(dict.fromkeys(source for source in limit_sources if source))
@@ -264,12 +229,10 @@ def _support_by_toolkit(cuda: str, gpu: Gpu) -> GpuSupport:
     PTX would not help an older GPU, and might help a newer one.
     """
     toolkit = toolkits().get(cuda)
-    if toolkit:
-        oldest = _number("sm_" + toolkit.capability_min.replace(".", ""))
-        if _number(gpu.architecture) < oldest:
-            return "no"
-    architecture = architectures().get(gpu.architecture)
-    last_cuda = architecture.last_cuda if architecture else None
+    if toolkit and gpu.capability < version_key(toolkit.capability_min):
+        return "no"
+    row = facts_table("cuda")["architectures"].get(gpu.architecture)
+    last_cuda = row["last_cuda"]["version"] if row else None
     if last_cuda is not None and version_key(cuda) > version_key(last_cuda):
         return "no"
     return "unknown"
@@ -282,11 +245,6 @@ def _is_at_least(driver: str, floor: str) -> Compatibility:
     if len(driver_key) < len(floor_key) and driver_key == floor_key[: len(driver_key)]:
         return "unknown"
     return "yes" if driver_key >= floor_key else "no"
-
-
-def _capability(architecture: str) -> str:
-    digits = architecture.removeprefix("sm_")
-    return f"{digits[:-1]}.{digits[-1]}"
 
 
 def _number(architecture: str) -> tuple[int, int]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import field, replace
 from functools import cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from provision.catalog.facts import cached, edition, facts_table
 from provision.core.dataclass import frozen
@@ -18,26 +18,7 @@ Library = Literal["nccl", "cudnn"]
 _NUMBERS = re.compile(r"\d+(\.\d+){0,2}(\.dev\d+)?")
 # A release or a minor release by number.
 EXACT = re.compile(r"\d+\.\d+(\.\d+)?")
-# The fields of a wheel that a platform's index default states.
-PLATFORM_FIELDS = (
-    "source",
-    "architectures",
-    "ptx",
-    "architectures_source",
-    "glibc",
-    "glibc_source",
-    "python",
-    "free_threaded",
-    "python_source",
-)
 UNKNOWN = {"version": None, "requirement": None, "sm": None, "ptx": None, "source": None}
-
-
-class LibraryFacts(NamedTuple):
-    """The NCCL or cuDNN of a build, as the fields of `Build` have it."""
-
-    version: str | None
-    source: str | None
 
 
 @frozen
@@ -80,10 +61,11 @@ class Build:
         default_factory=dict, repr=False, compare=False
     )
 
-    def library(self, name: Library) -> LibraryFacts:
+    def library(self, name: Library) -> tuple[str | None, str | None]:
+        """The version of NCCL or cuDNN, and the source of that."""
         if name == "nccl":
-            return LibraryFacts(self.nccl, self.nccl_source)
-        return LibraryFacts(self.cudnn, self.cudnn_source)
+            return self.nccl, self.nccl_source
+        return self.cudnn, self.cudnn_source
 
     def for_platform(self, platform: Platform) -> Build:
         """The same build for another platform. Architectures are not known there unless a source
@@ -100,15 +82,8 @@ class IndexDefault:
 
     build: str  # the tag of one of `Release.wheels`, or cpu
     python: tuple[str, ...]
-    free_threaded: tuple[str, ...]  # 3.13t
     python_source: str
-    glibc: str
-    glibc_source: str
     source: str
-    # Stated here for platforms other than that for which `wheels` states them.
-    architectures: tuple[str, ...] | None = None
-    ptx: bool | None = None
-    architectures_source: str | None = None
 
 
 @frozen
@@ -127,13 +102,11 @@ class Release:
 
     version: str
     index_default: dict[Platform, IndexDefault]
-    torchvision: str | None
-    # Pythons for which torchvision (and torchaudio) have wheels, if fewer than torch has.
-    companions_python: tuple[str, ...] | None
-    torchvision_source: str
-    torchaudio: str | None
+    # torchvision and torchaudio among the wheels.
+    companions: tuple[Companion, ...]
     torchaudio_pins_torch: bool  # False: it runs with several torch releases
-    torchaudio_source: str
+    # Pythons for which they have wheels, if fewer than torch has.
+    companions_python: tuple[str, ...] | None
     wheels: tuple[Build, ...]
     pytorch: tuple[Build, ...]
     pytorch_companions: tuple[Companion, ...]  # as the pytorch channel pairs them, if differently
@@ -155,19 +128,6 @@ class Release:
     @property
     def python_source(self) -> str:
         return self.index_default[PLATFORM].python_source
-
-    @property
-    def companions(self) -> tuple[Companion, ...]:
-        """torchvision and torchaudio among the wheels. Later releases have no torchaudio
-        (pytorch/audio#4212), only an old one that still runs.
-        """
-        audio = self.torchaudio
-        if audio and not self.torchaudio_pins_torch and minor(audio) != self.minor:
-            audio = None
-        return (
-            Companion(name="torchvision", version=self.torchvision, source=self.torchvision_source),
-            Companion(name="torchaudio", version=audio, source=self.torchaudio_source),
-        )
 
 
 @cached
@@ -244,47 +204,44 @@ def _selection(expression: str) -> Callable[[str], bool]:
 
 
 def _release(version: str, row: dict[str, Any]) -> Release:
-    defaults: dict[Platform, IndexDefault] = {
-        platform: _default(default) for platform, default in row["index_default"].items()
-    }
+    defaults: dict[Platform, IndexDefault] = {}
+    for platform, default in row["index_default"].items():
+        defaults[platform] = IndexDefault(
+            build=default["build"],
+            python=tuple(default["python"]["versions"]),
+            python_source=default["python"]["source"],
+            source=default["source"],
+        )
     vision, audio = row["torchvision"], row["torchaudio"]
-    wheels = [_wheel(tag, build, row, defaults) for tag, build in row["wheels"].items()]
-    channel_builds = row["pytorch_channel"]["cuda"]
-    channel_companions = row["pytorch_channel"].get("companions", {})
-    conda_forge_builds = row["conda_forge"]["cuda"]
+    audio_version = audio["version"]
+    # Later releases have none (pytorch/audio#4212), only an old one that still runs.
+    if audio_version and not audio["pins_torch"] and minor(audio_version) != minor(version):
+        audio_version = None
+    channel = row["pytorch_channel"]
+    of_channel = dict(channel.get("companions", {}))
+    channel_source = of_channel.pop("source", "")
     return Release(
         version=version,
         index_default=defaults,
-        torchvision=vision["version"],
-        companions_python=tuple(vision["python"]) if "python" in vision else None,
-        torchvision_source=vision["source"] or "",
-        torchaudio=audio["version"],
-        torchaudio_pins_torch=audio["pins_torch"],
-        torchaudio_source=audio["source"] or "",
-        wheels=tuple(wheels),
-        pytorch=tuple(_channel_build(cuda, build, row) for cuda, build in channel_builds.items()),
-        pytorch_companions=tuple(
-            Companion(
-                name=name, version=channel_companions[name], source=channel_companions["source"]
-            )
-            for name in ("torchvision", "torchaudio")
-            if channel_companions
+        companions=(
+            Companion(name="torchvision", version=vision["version"], source=vision["source"] or ""),
+            Companion(name="torchaudio", version=audio_version, source=audio["source"] or ""),
         ),
-        conda_forge=tuple(_forge_build(cuda, build) for cuda, build in conda_forge_builds.items()),
-        pytorch_source=row["pytorch_channel"]["source"],
+        torchaudio_pins_torch=audio["pins_torch"],
+        companions_python=tuple(vision["python"]) if "python" in vision else None,
+        wheels=tuple(_wheel(tag, build, row) for tag, build in row["wheels"].items()),
+        pytorch=tuple(_channel_build(cuda, build, row) for cuda, build in channel["cuda"].items()),
+        pytorch_companions=tuple(
+            Companion(name=name, version=of_channel[name], source=channel_source)
+            for name in ("torchvision", "torchaudio")
+            if of_channel
+        ),
+        conda_forge=tuple(
+            _forge_build(cuda, build) for cuda, build in row["conda_forge"]["cuda"].items()
+        ),
+        pytorch_source=channel["source"],
         conda_forge_source=row["conda_forge"]["source"],
         from_index=row.get("from_index", False),
-    )
-
-
-def _default(row: dict[str, Any]) -> IndexDefault:
-    return IndexDefault(
-        build=row["build"],
-        python=tuple(row["python"]["versions"]),
-        free_threaded=tuple(row["python"]["free_threaded"]),
-        python_source=row["python"]["source"],
-        source=row["source"],
-        **_compiled({"architectures": UNKNOWN, **row}),
     )
 
 
@@ -317,15 +274,12 @@ def _facts(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _wheel(
-    tag: str, build: dict[str, Any], row: dict[str, Any], defaults: dict[Platform, IndexDefault]
-) -> Build:
-    platforms = {
-        platform: default
-        for platform, default in defaults.items()
-        if platform != PLATFORM and default.build == tag
-    }
-    by_platform = {platform: _wheel_on_platform(default) for platform, default in platforms.items()}
+def _wheel(tag: str, build: dict[str, Any], row: dict[str, Any]) -> Build:
+    defaults: dict[Platform, dict[str, Any]] = row["index_default"]
+    by_platform: dict[Platform, dict[str, Any]] = {}
+    for platform, default in defaults.items():
+        if platform != PLATFORM and default["build"] == tag:
+            by_platform[platform] = _wheel_on_platform(default)
     aarch64 = row.get("aarch64_wheels", {}).get(tag)
     if aarch64:
         # Of PyTorch's own index, for the same Pythons as what the package index serves there.
@@ -351,22 +305,29 @@ def _wheel(
         triton_source=triton["source"],
         specs=(),
         source=build["source"],
-        free_threaded=defaults[PLATFORM].free_threaded,
+        free_threaded=tuple(defaults[PLATFORM]["python"]["free_threaded"]),
         by_platform=by_platform,
         **_facts(
             {
-                "glibc": row["index_default"][PLATFORM]["glibc"],
+                "glibc": defaults[PLATFORM]["glibc"],
                 **build,
-                "python": row["index_default"][PLATFORM]["python"],
+                "python": defaults[PLATFORM]["python"],
             }
         ),
     )
 
 
-def _wheel_on_platform(default: IndexDefault) -> dict[str, Any]:
+def _wheel_on_platform(default: dict[str, Any]) -> dict[str, Any]:
     """The wheel's requirements are the same on both machines (the refresh of the data checks it);
     what it was compiled for is not."""
-    return {name: getattr(default, name) for name in PLATFORM_FIELDS}
+    python = default["python"]
+    return {
+        **_compiled({"architectures": UNKNOWN, **default}),
+        "source": default["source"],
+        "python": tuple(python["versions"]),
+        "free_threaded": tuple(python["free_threaded"]),
+        "python_source": python["source"],
+    }
 
 
 def cuda_of_tag(tag: str) -> str:

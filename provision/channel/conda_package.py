@@ -26,27 +26,28 @@ def write_conda_package(package: Path, files: Path, index: Mapping[str, object])
         index: info/index.json.
     """
     paths = sorted(path for path in files.rglob("*") if path.is_file())
+    entries = [
+        {
+            "_path": path.relative_to(files).as_posix(),
+            "path_type": "softlink" if path.is_symlink() else "hardlink",
+            "sha256": sha256_of(path),
+            "size_in_bytes": path.stat().st_size,
+        }
+        for path in paths
+    ]
     description = {
         "info/index.json": index,
-        "info/paths.json": {
-            "paths": [_path_entry(path, files) for path in paths],
-            "paths_version": 1,
-        },
+        "info/paths.json": {"paths": entries, "paths_version": 1},
     }
+    documents: list[bytes] = []
+    for name, document in description.items():
+        data = json.dumps(document, sort_keys=True).encode()
+        documents += tar.file_member(name, len(data), [data])
     with zipfile.ZipFile(package, "w") as archive:
         metadata = json.dumps({"conda_pkg_format_version": 2})
         archive.writestr(zipfile.ZipInfo("metadata.json"), metadata)
         _write_tar(archive, f"pkg-{package.stem}", _files(paths, files))
-        _write_tar(archive, f"info-{package.stem}", _documents(description))
-
-
-def _path_entry(path: Path, files: Path) -> dict[str, object]:
-    return {
-        "_path": path.relative_to(files).as_posix(),
-        "path_type": "softlink" if path.is_symlink() else "hardlink",
-        "sha256": sha256_of(path),
-        "size_in_bytes": path.stat().st_size,
-    }
+        _write_tar(archive, f"info-{package.stem}", documents)
 
 
 def _write_tar(archive: zipfile.ZipFile, name: str, chunks: Iterable[bytes]) -> None:
@@ -66,9 +67,3 @@ def _files(paths: Iterable[Path], files: Path) -> Iterator[bytes]:
         yield tar.header(name, kind="file", mode=mode, mtime=tar.EPOCH, size=status.st_size)
         yield from tar.file_chunks(path)
         yield tar.padding(status.st_size)
-
-
-def _documents(contents: Mapping[str, object]) -> Iterator[bytes]:
-    for name, document in contents.items():
-        data = json.dumps(document, sort_keys=True).encode()
-        yield from tar.file_member(name, len(data), [data])

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Sequence
 from provision import catalog, sources
 from provision.catalog import Build, version_key
 from provision.catalog.mismatches import (
-    Mismatch,
-    certain_mismatch,
+    Violation,
     code_mismatches,
     driver_mismatches,
 )
@@ -22,7 +21,7 @@ from provision.core.types import Resolution
 REHEARSAL_RANKS = 2  # on the CPU: one rank alone reduces nothing
 RANKS_MAX = 8  # by default, however many GPUs a runner has
 # A runner, and why it does not fit or may not.
-Fit = tuple[Runner, Sequence[Mismatch]]
+Fit = tuple[Runner, Sequence[Violation]]
 
 
 @frozen
@@ -69,7 +68,7 @@ def assign(
         considered.append((runner, mismatches))
         if not mismatches:
             certain_fits.append((runner, mismatches))
-        elif not any(mismatch.certain for mismatch in mismatches):
+        elif not any(mismatch.rules_out for mismatch in mismatches):
             possible_fits.append((runner, mismatches))
     fits = certain_fits + possible_fits
     if target.resolution.cuda is None or not fits:
@@ -85,7 +84,7 @@ def assign(
                 runner=runner,
                 on_gpu=True,
                 ranks=_ranks_on(runner, gpus),
-                notes=tuple(f"{runner.name}: {mismatch.why}" for mismatch in uncertainties),
+                notes=tuple(f"{runner.name}: {mismatch.fact}" for mismatch in uncertainties),
             )
     return tuple(jobs.values())
 
@@ -119,28 +118,31 @@ def _why_on_cpu(target: CiTarget, considered: Sequence[Fit]) -> Iterator[str]:
     reason = "no GPU runner fits" if considered else "there is no GPU runner"
     yield f"a rehearsal on the CPU, because {reason}"
     for runner, mismatches in considered:
-        certain = [mismatch.why for mismatch in mismatches if mismatch.certain]
+        certain = [mismatch.fact for mismatch in mismatches if mismatch.rules_out]
         yield f"{runner.name}: {'; '.join(certain)}"
 
 
-def misfits(target: CiTarget, runner: Runner, *, gpus: int) -> tuple[Mismatch, ...]:
+def misfits(target: CiTarget, runner: Runner, *, gpus: int) -> tuple[Violation, ...]:
     """Why a runner does not fit a target, or perhaps does not; empty if it fits.
 
     On a CPU runner `gpus` is the number of ranks.
     """
     if runner.platform != target.platform:
-        return (certain_mismatch(f"{runner.platform}, and this is for {target.platform}"),)
+        fact = f"{runner.platform}, and this is for {target.platform}"
+        return (Violation(axis="platform", fact=fact),)
     mismatches = [*_gpu_mismatches(target, runner, gpus)]
     glibc = target.resolution.glibc
     if runner.glibc is not None and version_key(runner.glibc) < version_key(glibc):
-        mismatches.append(certain_mismatch(f"glibc {runner.glibc}; {glibc} is needed"))
+        fact = f"glibc {runner.glibc}; {glibc} is needed"
+        mismatches.append(Violation(axis="glibc", fact=fact))
     if runner.cpus is not None and runner.cpus < gpus:
         cpus = f"{runner.cpus} CPU{'s' if runner.cpus > 1 else ''}"
-        mismatches.append(certain_mismatch(f"{cpus}; {gpus} ranks are requested"))
+        fact = f"{cpus}; {gpus} ranks are requested"
+        mismatches.append(Violation(axis="platform", fact=fact))
     return tuple(mismatches)
 
 
-def _gpu_mismatches(target: CiTarget, runner: Runner, gpus: int) -> Iterator[Mismatch]:
+def _gpu_mismatches(target: CiTarget, runner: Runner, gpus: int) -> Iterator[Violation]:
     cuda = target.resolution.cuda
     if cuda is None or runner.gpu is None or runner.driver is None:
         return
@@ -150,7 +152,7 @@ def _gpu_mismatches(target: CiTarget, runner: Runner, gpus: int) -> Iterator[Mis
     )
     if runner.gpus < gpus:
         count = f"{runner.gpus} GPU{'s' if runner.gpus > 1 else ''}"
-        yield certain_mismatch(f"{count}; {gpus} are requested")
+        yield Violation(axis="gpu", fact=f"{count}; {gpus} are requested")
 
 
 def _build(target: CiTarget) -> Build:

@@ -203,8 +203,8 @@ def _driver_problems(
 ) -> Iterator[NodeFailure]:
     if needs.cuda and platform:
         for mismatch in driver_mismatches(needs.cuda, driver, platform):
-            if mismatch.certain:
-                yield _problem("old-driver", mismatch.why)
+            if mismatch.rules_out:
+                yield _problem("old-driver", mismatch.fact)
 
 
 def _code_problems(needs: EnvironmentNeeds, name: str, driver: str) -> Iterator[NodeFailure]:
@@ -212,8 +212,8 @@ def _code_problems(needs: EnvironmentNeeds, name: str, driver: str) -> Iterator[
     with suppress(InvalidSpec):
         gpu = catalog.find_gpu(name)
         for mismatch in code_mismatches(needs.build, gpu, driver) if needs.build else ():
-            if mismatch.certain:
-                yield _problem("gpu-unsupported", mismatch.why)
+            if mismatch.rules_out:
+                yield _problem("gpu-unsupported", mismatch.fact)
 
 
 def _store_problems(facts: FitnessFacts, needs: EnvironmentNeeds) -> Iterator[NodeFailure]:

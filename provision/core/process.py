@@ -2,7 +2,7 @@
 
 Every child leads its own process group, and the kernel kills it when we die (PR_SET_PDEATHSIG), so
 `kill -9` of provision does not leave an installer writing into a folder that the next build cleans
-up.
+up. What the child itself started ends then only if the caller asked for that: builds of packages do.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ FOREIGN_VARIABLES = (
 )
 # How long a child may take to end after each of these signals.
 GRACE_S = 5.0
+# Reads a pipe that only our process holds open. SIGTERM first: ninja's jobs have groups of their own.
+_GUARD = 'read line || { kill -s TERM -- "-$1"; sleep 1; kill -s KILL -- "-$1"; }'
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -99,13 +101,15 @@ def run(
     stdin: bytes = b"",
     owner_writes_only: bool = False,
     most_bytes: int | None = None,
+    guarded: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end and return what it printed.
 
     on_stdout_line, on_stderr_line: called, in
     another thread, with each line of the child's standard output or error as it comes. stdin: what the
     child reads. owner_writes_only: nobody else may write to what the child makes, whatever the user's
-    umask is. most_bytes: of each output; no more is read. Raises ToolMissing if it cannot be
+    umask is. most_bytes: of each output; no more is read. guarded: if we are killed, what the child
+    started ends, too. Raises ToolMissing if it cannot be
     started, ToolFailed on a non-zero status (unless check is False), OutputTooLong, TimedOut after
     timeout_s. In any case, Ctrl-C included, the child and its children have ended afterwards.
     """
@@ -140,6 +144,8 @@ def run(
             raise ToolMissing(f"`{argv[0]}` cannot be started: {error.strerror}.") from error
         _running.add(child)
         try:
+            if guarded:
+                resources.enter_context(_group_guard(child))
             signals.close()
             out, err = child.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired as error:
@@ -187,6 +193,23 @@ def hold_signals() -> Iterator[None]:
             signal.signal(number, handler)
     for received_number in received:
         signal.raise_signal(received_number)
+
+
+@contextmanager
+def _group_guard(child: subprocess.Popen[str]) -> Iterator[None]:
+    """A process that ends a child's group when we are killed, before the end of the block."""
+    guard = subprocess.Popen(
+        ["/bin/sh", "-c", _GUARD, "sh", str(child.pid)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        yield
+    finally:
+        guard.kill()
+        guard.communicate()
 
 
 def _die_with_parent() -> None:

@@ -11,7 +11,6 @@ from provision.lockfile.conda_lock_v1 import (
     FILE,
     LockFile,
     compose,
-    lock_text,
     read,
     read_file,
     read_platforms,

@@ -13,7 +13,7 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, TypedDict, cast
@@ -217,16 +217,6 @@ def require_this_platform(name: str, platforms: Collection[Platform]) -> None:
         )
 
 
-def lock_text(
-    inputs: LockInputs,
-    packages: Sequence[LockedPackage],
-    *,
-    python_from: PythonSource,
-) -> str:
-    """The lock file of these packages of all platforms."""
-    return _text(_document(inputs, packages, python_from))
-
-
 def compose(
     path: Path,
     inputs: LockInputs,
@@ -266,9 +256,16 @@ def _lock(file: LockFile, platform: Platform | None) -> Lock:
             advice=f"It is for {', '.join(platforms)}. {_ADD_PLATFORM}",
         )
     for index, package in enumerate(file.entries):
-        if package.platform == platform and (problem := _problem(package)):
+        if package.platform != platform:
+            continue
+        problems = list(hash_problems(package))
+        if package.manager == "pip" and not is_pep440(package.version):
+            problems.append(f"has `{package.version}`, which is not a version of PEP 440")
+        if problems:
             raise IntegrityError(
-                f"{file.path} is not a valid lock file: package[{index}].{problem}.", advice=_RELOCK
+                f"{file.path} is not a valid lock file: package[{index}] ({package.name}) "
+                f"{problems[0]}.",
+                advice=_RELOCK,
             )
     return Lock(
         path=file.path,
@@ -305,18 +302,15 @@ def _channels(metadata: LockMetadata) -> tuple[str, ...]:
     return tuple(channels)
 
 
-def _problem(package: LockedPackage) -> str:
-    """What makes a package of a lock impossible to install; empty if nothing does."""
-    is_wheel = package.manager == "pip"
-    is_unhashed = is_commit(package.url) or package.is_editable
-    may_lack_hash = is_unhashed and is_wheel and not package.sha256
-    if not may_lack_hash and not SHA256.fullmatch(package.sha256):
-        return f"hash ({package.name}): no well-formed sha256"
+def hash_problems(package: LockedPackage) -> Iterator[str]:
+    """What is wrong with the hashes of a package. A repository and an editable need none."""
+    is_source = package.manager == "pip" and (is_commit(package.url) or package.is_editable)
+    if not package.sha256 and not is_source:
+        yield "has no sha256"
+    if package.sha256 and not SHA256.fullmatch(package.sha256):
+        yield f"has `{package.sha256[:70]}`, which is not a sha256"
     if package.md5 and not MD5.fullmatch(package.md5):
-        return f"hash ({package.name}): no well-formed md5"
-    if is_wheel and not is_pep440(package.version):
-        return f"version ({package.name}): `{package.version}` is not a version of PEP 440"
-    return ""
+        yield f"has `{package.md5[:40]}`, which is not an md5"
 
 
 def _document(

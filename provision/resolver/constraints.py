@@ -7,22 +7,23 @@ use it. A violation names the fact that contradicts the request, and that fact's
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 from provision import catalog, sources
 from provision.catalog import version_key
-from provision.catalog.mismatches import NO_SOURCE, code_mismatches, driver_mismatches
+from provision.catalog.mismatches import (
+    NO_SOURCE,
+    Axis,
+    Verdict,
+    Violation,
+    code_mismatches,
+    driver_mismatches,
+)
 from provision.core.errors import NoSuchBuild
 from provision.core.platforms import PLATFORM, Platform
 from provision.core.spec_fields import Spec
 from provision.resolver import python_versions
-from provision.sources.base import (
-    REQUESTED,
-    Axis,
-    Candidate,
-    Verdict,
-    Violation,
-    means,
-)
+from provision.sources.base import REQUESTED, Candidate, means
 
 # What a request can give up to reach an existing build; the machine cannot change.
 CHANGEABLE: tuple[Axis, ...] = ("torch", "cuda", "source", "platform", "python")
@@ -93,7 +94,9 @@ def _platform(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
                 fact=f"{candidate} exists for {existing} and not for {platform}",
                 source=candidate.origin,
             )
-        elif not candidate.is_known_on(platform):
+        elif candidate.build is None and not candidate.source.has_cpu_build(
+            candidate.release, platform
+        ):
             yield Violation(
                 axis="platform",
                 fact=f"whether there is a build of {candidate} for {platform} is not known",
@@ -129,13 +132,14 @@ def _python(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
             yield violation
     fewer = candidate.source.companion_pythons(candidate.release) if spec.companions else None
     if fewer is not None and spec.python not in fewer:
-        release = candidate.release
+        torchvision = candidate.release.companions[0]
         yield Violation(
             axis="python",
-            fact=f"torchvision {release.torchvision}, which goes with torch {release.version}, has "
+            fact=f"torchvision {torchvision.version}, which goes with torch "
+            f"{candidate.release.version}, has "
             f"no wheel for Python {spec.python}, only for {', '.join(fewer)}; --no-companions "
             "leaves it out",
-            source=release.torchvision_source,
+            source=torchvision.source,
         )
 
 
@@ -150,14 +154,14 @@ def _python_violation(candidate: Candidate, platform: Platform, python: str) -> 
             source=NO_SOURCE,
             rules_out=False,
         )
-    release = candidate.release
+    release, build = candidate.release, candidate.build_for(platform)
     source = python_versions.source_of(candidate, platform) or release.python_source
     return Violation(
         axis="python",
         fact=f"torch {release.version} has no build for Python {python} from "
         f"{candidate.source.title} on {platform}, only for {', '.join(pythons)}",
         source=source,
-        is_certain=python_versions.are_all_known(candidate, platform),
+        is_certain=build is None or build.python is not None,
     )
 
 
@@ -177,16 +181,8 @@ def _gpu(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
             if gpu.platform not in (None, platform):
                 continue
             subject = str(candidate) if platform == PLATFORM else f"{candidate} on {platform}"
-            build = candidate.build_on(platform)
-            for mismatch in code_mismatches(build, gpu, spec.driver, subject):
-                yield Violation(
-                    axis="gpu",
-                    fact=mismatch.why,
-                    source=mismatch.source,
-                    rules_out=mismatch.certain,
-                    through_ptx=mismatch.through_ptx,
-                    unlikely=mismatch.unlikely,
-                )
+            build = candidate.build.for_platform(platform)
+            yield from code_mismatches(build, gpu, spec.driver, subject)
 
 
 def _driver(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
@@ -194,19 +190,12 @@ def _driver(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
     out, but not for certain."""
     if spec.driver is None or candidate.build is None:
         return
-    documented = candidate.toolkit.driver_platforms if candidate.toolkit else (PLATFORM,)
     mismatches = [*driver_mismatches(candidate.build.cuda, spec.driver, PLATFORM)]
     for platform in spec.platforms:
-        if platform not in documented and not mismatches:
+        if platform != PLATFORM and not mismatches:
             mismatches += driver_mismatches(candidate.build.cuda, spec.driver, platform)
     for mismatch in mismatches:
-        yield Violation(
-            axis="driver",
-            fact=mismatch.why,
-            source=mismatch.source,
-            rules_out=mismatch.certain,
-            is_certain=not set(documented).isdisjoint(spec.platforms),
-        )
+        yield replace(mismatch, is_certain=PLATFORM in spec.platforms)
 
 
 def _glibc(candidate: Candidate, spec: Spec) -> Iterator[Violation]:

@@ -43,11 +43,6 @@ def is_known(candidate: Candidate, platform: Platform, python: str) -> bool:
     return python in pythons or python in build.free_threaded
 
 
-def are_all_known(candidate: Candidate, platform: Platform) -> bool:
-    """Whether a source says for which Pythons the build was made, so that there are no others."""
-    return candidate.build is None or candidate.build.for_platform(platform).python is not None
-
-
 def supported(
     candidate: Candidate, platforms: Sequence[Platform], *, companions: bool
 ) -> tuple[str, ...]:

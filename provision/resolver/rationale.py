@@ -10,6 +10,7 @@ from dataclasses import replace
 from provision import catalog, sources
 from provision.catalog import Build
 from provision.catalog.mismatches import NO_SOURCE
+from provision.core.platforms import PLATFORM
 from provision.core.spec_fields import Spec
 from provision.core.types import Choice
 from provision.resolver import constraints, python_versions
@@ -129,10 +130,8 @@ def glibc(spec: Spec, candidate: Candidate) -> str:
 
 def driver_floor(spec: Spec, candidate: Candidate) -> str | None:
     """The oldest driver that runs the build, if a source says for one of the platforms."""
-    toolkit = candidate.toolkit
-    if toolkit and any(platform in toolkit.driver_platforms for platform in spec.platforms):
-        return toolkit.driver_floor
-    return None
+    toolkit = candidate.toolkit if PLATFORM in spec.platforms else None
+    return toolkit.driver_floor if toolkit else None
 
 
 def nccl(spec: Spec, candidate: Candidate) -> str | None:

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Sequence
 
 from provision import catalog, sources
 from provision.catalog import version_key
+from provision.catalog.mismatches import Violation
 from provision.core.errors import NoSuchBuild
 from provision.core.platforms import PLATFORM
 from provision.core.spec_fields import Spec
 from provision.resolver import constraints
 from provision.resolver.suggest import Neighbor, nearest
-from provision.sources.base import Candidate, Source, Violation
+from provision.sources.base import Candidate, Source
 
 NEAREST = 3
 # What may still contradict a request for which release, CUDA and source exist.

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from provision import catalog
 from provision.catalog import CompatibilityRule
-from provision.core.dataclass import frozen
+from provision.catalog.mismatches import Violation
 from provision.core.errors import InvalidSpec, NoSuchBuild
 from provision.core.spec_fields import Spec
 from provision.core.types import Choice, HostGpus, Pin, Resolution
@@ -16,9 +16,9 @@ from provision.resolver import constraints, cuda_packages
 from provision.resolver.pins import added_packages, channels, conflicts, pins
 from provision.resolver.rationale import choices, driver_floor, glibc, nccl
 from provision.resolver.refusal import no_such_build
-from provision.resolver.select import select, settle, unknown_gpus, with_machine
+from provision.resolver.select import for_machine, select, settle, unknown_gpus, with_machine
 from provision.resolver.suggest import nearest
-from provision.sources.base import Candidate, Violation
+from provision.sources.base import Candidate
 
 # The id of the warning about a release of which only a package index says something.
 UNKNOWN_RELEASE = "unknown-release"
@@ -26,14 +26,8 @@ SOURCES_ADVICE = "(-v shows the sources.)"
 KERNEL_LINUX = "5.10"  # from conda-lock's default-virtual-packages.yaml
 
 
-@frozen
-class Decision:
-    """A resolution with the facts behind it, for `explain`."""
-
-    candidate: Candidate
-    described: Spec  # the request with the machine that it is for
-    rules: tuple[CompatibilityRule, ...]  # those that hold
-    resolution: Resolution
+# A resolution, and the rules that hold for it.
+Decision = tuple[Resolution, tuple[CompatibilityRule, ...]]
 
 
 def resolve(spec: Spec, machine: HostGpus | None = None) -> Resolution:
@@ -44,11 +38,11 @@ def resolve(spec: Spec, machine: HostGpus | None = None) -> Resolution:
     Pure: no network, no clock. machine: the one that `cuda: auto` is for, if the spec describes
     none. The resolved spec is settled: resolved again, without a machine, it gives the same pins.
     """
-    return decide(spec, machine or HostGpus()).resolution
+    return decide(spec, machine or HostGpus())[0]
 
 
 def decide(spec: Spec, machine: HostGpus) -> Decision:
-    """`resolve`, with the facts behind the decision."""
+    """`resolve`, with the rules that hold."""
     candidate = select(spec, machine)
     if candidate is None:
 
@@ -94,7 +88,9 @@ def build_known_to_run(spec: Spec) -> str | None:
 
 
 def _decision(spec: Spec, machine: HostGpus, candidate: Candidate) -> Decision:
-    described = with_machine(spec, machine)
+    # This machine may have decided what `cuda: auto` means already.
+    is_for_this_machine = machine.gpus and not (spec.gpu or spec.driver)
+    described = for_machine(spec, machine) if is_for_this_machine else spec
     settled = settle(spec, candidate)
     # Known problems on the machine that `auto` was for are reported too.
     on_machine = replace(settled, gpu=described.gpu, driver=described.driver)
@@ -143,7 +139,7 @@ def _decision(spec: Spec, machine: HostGpus, candidate: Candidate) -> Decision:
             *_machine_notes(spec, described, machine),
         ),
     )
-    return Decision(candidate=candidate, described=described, rules=rules, resolution=resolution)
+    return resolution, rules
 
 
 def _refuse_mistakes(

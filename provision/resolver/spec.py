@@ -255,7 +255,7 @@ def _mistakes(
             listed = ", ".join(KEYS)
             mistakes.append((str(name), f"`{name}` is not a key of a spec; the keys are {listed}."))
             continue
-        problem = _value_problem(key, value, (scalars or {}).get(name))
+        problem = value_problem(key, value, (scalars or {}).get(name))
         if problem:
             mistakes.append((name, problem))
     if content.get("cuda") and content.get("cpu"):
@@ -268,7 +268,7 @@ def _mistakes(
     return mistakes
 
 
-def _value_problem(key: SpecKey, value: Any, scalar: str | None = None) -> str | None:
+def value_problem(key: SpecKey, value: Any, scalar: str | None = None) -> str | None:
     """The problem with a key's value, or None. scalar: the value's text in the file."""
     if key.kind in ("flag", "switch"):
         if isinstance(value, bool):

@@ -14,12 +14,13 @@ from typing import Any
 
 from provision import sources
 from provision.catalog import EXACT, version_key
+from provision.catalog.mismatches import Axis
 from provision.core.dataclass import frozen
 from provision.core.platforms import PLATFORM
 from provision.core.spec_fields import Spec
 from provision.resolver import constraints, python_versions
 from provision.resolver.constraints import CHANGEABLE, MACHINE
-from provision.sources.base import Axis, Candidate
+from provision.sources.base import Candidate
 
 # More than any number of minor versions.
 MAJOR = 100

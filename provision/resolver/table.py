@@ -9,7 +9,6 @@ fit: it is counted, and shown only on request, marked. Whether a build fits is d
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
@@ -17,13 +16,15 @@ from typing import Any
 
 from provision import catalog, sources
 from provision.catalog import Edition, Release
+from provision.catalog.mismatches import Axis, Verdict
 from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec, NoSuchBuild
-from provision.core.platforms import Platform
+from provision.core.platforms import PLATFORM, Platform
 from provision.core.spec_fields import QUERY_KEYS, Spec
 from provision.core.types import BuildSource
 from provision.resolver import constraints
-from provision.sources.base import Axis, Candidate, Verdict
+from provision.resolver.spec import value_problem
+from provision.sources.base import Candidate
 
 # What builds of those releases, sources and platforms are judged by, and its value where a query says
 # nothing of it.
@@ -57,42 +58,24 @@ def parse_query(options: Mapping[str, Any]) -> Query:
 
     Raises InvalidSpec, and NoSuchBuild for a torch that the table does not have.
     """
-    mistakes = []
-    versions = {}
-    for key in QUERY_KEYS:
-        value = options.get(key.name)
-        if key.kind != "text" or value is None:
-            continue
-        versions[key.name] = value
-        if not re.fullmatch(key.pattern, value):
-            mistakes.append(f"--{key.name} is a version such as {key.example}, not {value!r}.")
-    gpus = tuple(options.get("gpu", ()))
-    for name in gpus:
-        try:
-            catalog.find_gpu(name)
-        except InvalidSpec as error:
-            mistakes.append(str(error))
+    stated = {key.name: options[key.name] for key in QUERY_KEYS if options.get(key.name)}
+    checked = [
+        key for key in QUERY_KEYS if key.name in stated and (key.pattern or key.kind == "gpus")
+    ]
+    mistakes = list(filter(None, (value_problem(key, stated[key.name]) for key in checked)))
     if mistakes:
         raise InvalidSpec("\n".join(mistakes))
-    torch = options.get("torch")
     releases = tuple(catalog.releases().values())
-    if torch is not None:
-        releases = catalog.matching_releases(torch)
+    if "torch" in stated:
+        releases = catalog.matching_releases(stated["torch"])
+    request = Spec(name="", torch="", cuda="auto", companions=False)
+    versions = {key.name: stated[key.name] for key in checked if key.kind == "text"}
     return Query(
         releases=releases,
-        request=Spec(
-            **{
-                "name": "",
-                "torch": "",
-                "cuda": "auto",
-                "companions": False,
-                **versions,
-                "gpu": gpus,
-            }
-        ),
-        platforms=tuple(options.get("platform", ())),
-        sources=tuple(options.get("source", ())),
-        unknown=bool(options.get("unknown")),
+        request=replace(request, **versions, gpu=tuple(stated.get("gpu", ()))),
+        platforms=tuple(stated.get("platform", ())),
+        sources=tuple(stated.get("source", ())),
+        unknown="unknown" in stated,
     )
 
 
@@ -205,9 +188,6 @@ def _row(
     release, build = candidate.release, candidate.build_for(platform)
     assert build is not None
     toolkit = catalog.toolkits().get(build.cuda)
-    driver = None
-    if toolkit and platform in toolkit.driver_platforms:
-        driver = toolkit.driver_floor
     companions = {
         companion.name: companion.version for companion in candidate.source.companions(release)
     }
@@ -218,7 +198,7 @@ def _row(
         index_default=build.on_pypi,
         nccl_at_least=build.nccl_floor,
         cudnn_at_least=build.cudnn_floor,
-        driver=driver,
+        driver=toolkit.driver_floor if toolkit and platform == PLATFORM else None,
         torchvision=companions["torchvision"],
         torchaudio=companions["torchaudio"],
         from_source=build.source,

@@ -10,7 +10,7 @@ from provision import catalog
 from provision.catalog import version_key
 from provision.core.errors import InvalidSpec
 from provision.core.spec_fields import SpecKey
-from provision.sources.base import Axis, Candidate, Source, Violation
+from provision.sources.base import Candidate, Source
 from provision.sources.conda_forge import CondaForge
 from provision.sources.pypi_wheels import PypiWheels
 from provision.sources.pytorch_channel import PytorchChannel

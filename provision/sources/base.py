@@ -1,4 +1,4 @@
-"""The interface of a source of PyTorch builds, its candidates, and their violations of a request.
+"""The interface of a source of PyTorch builds, and its candidates.
 
 A source (PyTorch's wheels, the pytorch channel, conda-forge) is one object of a class derived
 from `Source`. Code that depends on the source calls the candidate's source and never compares its name.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from provision import catalog
 from provision.catalog import (
@@ -21,45 +20,13 @@ from provision.catalog import (
     version_key,
 )
 from provision.catalog.mismatches import NO_SOURCE
-from provision.core.dataclass import frozen
 from provision.core.platforms import PLATFORM, Platform
 from provision.core.spec_fields import Spec
 from provision.core.types import Choice, LockedPackage, Manager, Pin, Resolution
 
-# What a candidate is judged by, in the order in which a request is read.
-Axis = Literal["torch", "cuda", "source", "platform", "python", "gpu", "driver", "glibc"]
-Verdict = Literal["fits", "ptx", "unknown", "no"]
-
 NOT_KNOWN = "not known"
 REQUESTED = "requested"
 COMPANION = "the release made for this torch"
-
-
-@frozen
-class Violation:
-    """Why a candidate does not meet a request, or may not.
-
-    `rules_out` is about choosing a build: some facts must be known before a build is taken, so a
-    build may be ruled out although it may fit. `is_certain` distinguishes the two cases.
-    """
-
-    axis: Axis
-    fact: str
-    source: str
-    rules_out: bool = True  # false: a drawback, or something that no source says
-    is_certain: bool = True  # false: ruled out, if at all, because the fact is not known
-    through_ptx: bool = False  # the GPU runs the build only by compiling its PTX
-    # No source says, and it is improbable: taken only if the request names the source.
-    unlikely: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.fact} ({self.source})" if self.source else self.fact
-
-    @property
-    def verdict(self) -> Verdict:
-        if self.through_ptx:
-            return "ptx"
-        return "no" if self.rules_out and self.is_certain else "unknown"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)  # each exists once
@@ -95,18 +62,9 @@ class Candidate:
         """Those of the platforms that it exists for."""
         return tuple(platform for platform in platforms if platform in self.platforms)
 
-    def is_known_on(self, platform: Platform) -> bool:
-        """Whether a source says that it exists for a platform."""
-        return self.build is not None or self.source.has_cpu_build(self.release, platform)
-
     def build_for(self, platform: Platform) -> Build | None:
         """The build with the facts of one platform; None for the build for CPUs."""
         return self.build.for_platform(platform) if self.build else None
-
-    def build_on(self, platform: Platform) -> Build:
-        """The same, of a build for GPUs."""
-        assert self.build is not None
-        return self.build.for_platform(platform)
 
     @property
     def toolkit(self) -> Toolkit | None:
@@ -244,16 +202,17 @@ class Source:
 
     def library_choice(self, library: Library, candidate: Candidate, spec: Spec) -> Choice:
         """Which NCCL or cuDNN the environment gets. The first platform of the request counts."""
-        build = candidate.build_on(spec.platforms[0])
-        facts = build.library(library)
+        build = candidate.build_for(spec.platforms[0])
+        assert build is not None
+        version, source = build.library(library)
         reason = "the one that the build was made with; cannot be chosen"
         if library == "nccl" and build.nccl_is_package:
             reason = "a package of its own: the exact version that torch's metadata pins"
         return Choice(
             what=library,
-            value=facts.version or NOT_KNOWN,
+            value=version or NOT_KNOWN,
             reason=reason,
-            source=(facts.source if facts.version else None) or NO_SOURCE,
+            source=(source if version else None) or NO_SOURCE,
         )
 
 
@@ -267,7 +226,7 @@ def companion_pins(candidate: Candidate, manager: Manager, form: str) -> Iterato
     with {name} and {version}. Of a release that only a package index has: the torchvision that goes with
     it, newer than all that the facts have."""
     if candidate.release.from_index:
-        known = [release.torchvision for release in catalog.releases().values()]
+        known = [release.companions[0].version for release in catalog.releases().values()]
         yield Pin(
             manager=manager,
             requirement=f"torchvision>={max(filter(None, known), key=version_key)}",

@@ -88,7 +88,7 @@ class CondaForge(CondaChannelSource):
             what=library,
             value=BY_SOLVER,
             reason="a shared package on conda-forge, chosen by the solver",
-            source=candidate.build.library(library).source or NO_SOURCE,
+            source=candidate.build.library(library)[1] or NO_SOURCE,
         )
 
     def companions(self, release: Release) -> tuple[Companion, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 from provision import render as renderer
 from provision.core.errors import InvalidSpec, ProvisionError
@@ -69,38 +70,31 @@ def lock_all(
     with reported_steps(context.progress) as steps:
 
         def outcome_of(request: BuildRequest) -> EnvironmentOutcome:
-            outcome = _outcome(context, request, dry_run=dry_run)
-            if outcome.status == "made":
-                steps.append(f"{outcome.name}: {outcome.detail}")
-            return outcome
+            name = request.name or ""
+            started = time.monotonic()
+            own_context = replace(context, progress=PrefixedProgress(name, context.progress))
+            exit_code = 0
+            status: Literal["made", "kept", "solved", "failed"] = "solved"
+            try:
+                if dry_run:
+                    packages = lock_command.preview(own_context, request).packages
+                    detail = f"{len(packages)} packages"
+                else:
+                    lock, is_new = lock_command.lock(own_context, request)
+                    status = "made" if is_new else "kept"
+                    detail = f"{len(lock.packages)} packages"
+                    detail += "" if lock.portable else ", not portable"
+            except ProvisionError as error:
+                status, exit_code = "failed", error.exit_code
+                detail = " ".join(str(error).split())
+            if status == "made":
+                steps.append(f"{name}: {detail}")
+            return EnvironmentOutcome(
+                name=name,
+                status=status,
+                detail=detail,
+                seconds=time.monotonic() - started,
+                exit_code=exit_code,
+            )
 
         return run_in_threads(outcome_of, requests, THREADS)
-
-
-def _outcome(context: Context, request: BuildRequest, *, dry_run: bool) -> EnvironmentOutcome:
-    assert request.name is not None
-    started = time.monotonic()
-    context = replace(context, progress=PrefixedProgress(request.name, context.progress))
-    try:
-        outcome = _lock(context, request, request.name, dry_run=dry_run)
-    except ProvisionError as error:
-        outcome = EnvironmentOutcome(
-            name=request.name,
-            status="failed",
-            detail=" ".join(str(error).split()),
-            exit_code=error.exit_code,
-        )
-    return replace(outcome, seconds=time.monotonic() - started)
-
-
-def _lock(
-    context: Context, request: BuildRequest, name: str, *, dry_run: bool
-) -> EnvironmentOutcome:
-    if dry_run:
-        packages = lock_command.preview(context, request).packages
-        return EnvironmentOutcome(name=name, status="solved", detail=f"{len(packages)} packages")
-    lock, is_new = lock_command.lock(context, request)
-    detail = f"{len(lock.packages)} packages"
-    if not lock.portable:
-        detail += ", not portable"
-    return EnvironmentOutcome(name=name, status="made" if is_new else "kept", detail=detail)

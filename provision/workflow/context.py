@@ -5,7 +5,7 @@ Also the error for an environment that does not exist, which most commands can r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field
 from functools import cache, cached_property
@@ -107,6 +107,16 @@ def missing_file(path: Path, *, advice: str) -> InvalidSpec:
         f"There is no environment `{name}` in {envs}.",
         advice=f"{existing_environments(envs, name)} --envs names another folder.",
     )
+
+
+def require_spec(path: Path, options: Mapping[str, object]) -> None:
+    """Raise InvalidSpec unless there is a spec.yml, or options that describe an environment."""
+    if path.exists() or options.get("torch"):
+        return
+    error = missing_file(path, advice="")
+    if "torch" in options:  # the verb has options for a spec
+        error.advice += " Or describe the environment with --torch and --cuda."
+    raise error
 
 
 def existing_environments(envs: Path, mistyped: str = "") -> str:

@@ -28,7 +28,7 @@ from provision.environment import kernel, marker
 from provision.environment import prefix as prefixes
 from provision.resolver import spec as specs
 from provision.workflow import pitfalls
-from provision.workflow.context import Context, missing_file
+from provision.workflow.context import Context, require_spec
 from provision.workflow.index_facts import ensure_release
 from provision.workflow.resolution import (
     PythonSource,
@@ -321,11 +321,7 @@ def _read_spec(context: Context, request: BuildRequest) -> Spec:
     """Options over the environment's own spec.yml, checked."""
     name = specs.check_name(request.name or "")
     path = context.folders.envs / name / render.SPEC
-    if not path.exists() and not request.options.get("torch"):
-        error = missing_file(path, advice="")
-        if "torch" in request.options:  # the verb has options for a spec
-            error.advice += " Or describe the environment with --torch and --cuda."
-        raise error
+    require_spec(path, request.options)
     spec = combine(
         path, request.options, name=name, text=request.spec_text, mirrors=context.mirrors
     )

@@ -160,8 +160,9 @@ def resolve_with_python(
     else:
         fitting = named_wheels.fitting_wheels(context, spec, machine, resolution)
         fitting = named_wheels.with_served_cuda(context, fitting, machine)
+    is_python_stated = spec.python is not None
     if fitting is not spec:
-        spec, resolution = fitting, resolve(fitting)
+        spec, resolution = fitting, resolver.resolve(fitting, machine)
     locked_channel = lock is not None and lock.python_from == "channel"
     if spec.python_from == "channel" or (spec.python_from == "auto" and locked_channel):
         return ResolvedRequest(python_from="channel", resolution=resolution)
@@ -170,25 +171,27 @@ def resolve_with_python(
         python = lock.find("python")
         if spec.python is None and python is not None:
             spec = replace(spec, python=catalog.minor(python.version))
-        return ResolvedRequest(python_from="host", resolution=resolve(spec))
-    if spec.python_from == "host":
-        return ResolvedRequest(python_from="host", resolution=_resolve_for_host(spec, resolution))
-    silent = unanswered_channels(context.solver, resolution.channels, resolution.platforms[0])
-    if len(silent) < len(resolution.channels):
-        return ResolvedRequest(python_from="channel", resolution=resolution)
-    reasons = "; ".join(f"{name}: {reason}" for name, reason in silent.items())
-    if sources.by_name(resolution.source).manager == "conda":
-        from_index = [source.name for source in sources.REGISTRY if source.manager == "pip"]
-        raise Unreachable(
-            f"Source {resolution.source} needs its conda channels, and none answers ({reasons}).",
-            advice=f"Name a mirror with --mirror, or use --source {' or '.join(from_index)}.",
+        return ResolvedRequest(python_from="host", resolution=resolver.resolve(spec, machine))
+    if spec.python_from == "auto":
+        silent = unanswered_channels(context.solver, resolution.channels, resolution.platforms[0])
+        if len(silent) < len(resolution.channels):
+            return ResolvedRequest(python_from="channel", resolution=resolution)
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in silent.items())
+        if sources.by_name(resolution.source).manager == "conda":
+            from_index = [source.name for source in sources.REGISTRY if source.manager == "pip"]
+            raise Unreachable(
+                f"Source {resolution.source} needs its conda channels, and none answers "
+                f"({reasons}).",
+                advice=f"Name a mirror with --mirror, or use --source {' or '.join(from_index)}.",
+            )
+        warn_once(
+            context,
+            f"no conda channel answers ({reasons}): Python comes from this machine, and the lock "
+            "will not be portable",
         )
-    warn_once(
-        context,
-        f"no conda channel answers ({reasons}): Python comes from this machine, and the lock "
-        "will not be portable",
-    )
-    return ResolvedRequest(python_from="host", resolution=_resolve_for_host(spec, resolution))
+    check_host_python(spec, is_of_wheels=not is_python_stated)
+    resolution = _resolve_for_host(spec, resolution, machine)
+    return ResolvedRequest(python_from="host", resolution=resolution)
 
 
 @cache
@@ -199,38 +202,41 @@ def unanswered_channels(
     return solver.unreachable_channels(channels, platform)
 
 
-def check_host_python(spec: Spec) -> None:
-    """Raises ToolMissing if this machine's Python is not the one that a spec requests."""
+def check_host_python(spec: Spec, *, is_of_wheels: bool = False) -> None:
+    """Raises ToolMissing if this machine's Python is not the one that a spec requests, or that its
+    wheels need."""
     from provision import channel
 
     version = channel.host_minor()
-    if spec.python is None or spec.python == version:
+    if spec.python in (None, version):
         return
+    cause, choice = f"Python {spec.python} was requested", f"Use --python {version}"
+    if is_of_wheels:
+        wheels = [text for text in spec.pip if text.endswith(".whl")] or spec.pip
+        cause = f"{', '.join(f'`{text}`' for text in wheels)} needs Python {spec.python}"
+        choice = f"Name a wheel for Python {version}"
     raise ToolMissing(
-        f"Python {spec.python} was requested, but Python would have to come from this "
-        f"machine, which has {version}.",
-        advice=(
-            f"Use --python {version}, run provision with Python {spec.python}, or use "
-            "--channel to name a channel that answers."
-        ),
+        f"{cause}, but Python would have to come from this machine, which has {version}.",
+        advice=f"{choice}, run provision with Python {spec.python}, or use --channel to name a "
+        "channel that answers.",
     )
 
 
-def _resolve_for_host(spec: Spec, resolution: Resolution | None) -> Resolution:
+def _resolve_for_host(spec: Spec, resolution: Resolution, machine: HostGpus) -> Resolution:
     """The resolution with this machine's Python: the caller's, if it has that Python already.
 
-    Raises ToolMissing if the request or the build excludes that Python.
+    Raises ToolMissing if the build excludes that Python.
     """
     from provision import channel
 
-    check_host_python(spec)
     version = channel.host_minor()
-    if resolution is not None and resolution.spec.python == version:
+    if resolution.spec.python == version:
         return resolution
     try:
-        return resolve(replace(spec, python=version))
+        return resolver.resolve(replace(spec, python=version), machine)
     except NoSuchBuild as error:
-        resolve(spec)  # refuses a build that exists with no Python at all in words of its own
+        # It refuses a build that exists with no Python at all in words of its own.
+        resolver.resolve(spec, machine)
         raise ToolMissing(
             f"Python would have to come from this machine, which has {version}: {error.message}",
             advice=(

@@ -27,6 +27,7 @@ from provision.resolver import spec
 from tests.conftest import SHARED_RECORDS
 from tests.integration.conftest import Home, make_home
 from tests.records import alias
+from tests.small import lock_text
 
 pytestmark = [pytest.mark.index, pytest.mark.conda]
 
@@ -252,7 +253,7 @@ def test_cuda_guard_catches_traps_in_real_records(
 def test_lock_with_several_platforms(tmp_path: Path) -> None:
     resolution, packages = solve(torch="2.6", cuda="12.6", platforms=BOTH, companions=False)
     path = tmp_path / lockfile.FILE
-    path.write_text(lockfile.lock_text(inputs(resolution), packages, python_from="channel"))
+    path.write_text(lock_text(inputs(resolution), packages))
     locks = {platform: lockfile.read(path, platform) for platform in BOTH}
     for platform, locked in locks.items():
         torch = locked.find("pytorch")
@@ -277,7 +278,7 @@ def check_by_conda_lock(path: Path) -> None:
 def test_lock_as_of_a_past_day(tmp_path: Path) -> None:
     resolution, packages = solve(torch="2.6", cuda="12.6", as_of="2025-06-30", companions=False)
     path = tmp_path / lockfile.FILE
-    path.write_text(lockfile.lock_text(inputs(resolution), packages, python_from="channel"))
+    path.write_text(lock_text(inputs(resolution), packages))
     assert lockfile.read(path).as_of == "2025-06-30"
     now = {
         package.name: package.version
@@ -302,7 +303,7 @@ def of_a_day(path: Path, day: str, **options: object) -> Resolution:
     gone by."""
     resolution = resolve(**options)
     _, packages = solve(as_of=day, **options)
-    path.write_text(lockfile.lock_text(inputs(resolution), packages, python_from="channel"))
+    path.write_text(lock_text(inputs(resolution), packages))
     return resolution
 
 
@@ -533,7 +534,7 @@ def test_wheel_lock_is_reproducible() -> None:
     texts = []
     for _ in range(2):
         resolution, packages = solve(torch="2.3", cuda="12.1")
-        texts.append(lockfile.lock_text(inputs(resolution), packages, python_from="channel"))
+        texts.append(lock_text(inputs(resolution), packages))
     assert texts[0] == texts[1]
 
 

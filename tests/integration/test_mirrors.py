@@ -28,7 +28,7 @@ from tests.conftest import SHARED_RECORDS
 from tests.faulty import Fault, Server, served
 from tests.integration.conftest import NO_INDEXES, Home, make_home
 from tests.integration.waiting import eventually
-from tests.small import write_index
+from tests.small import lock_text, write_index
 
 NAME = "small"
 REQUEST = (
@@ -226,9 +226,7 @@ def test_real_records_through_a_server(spec_request: dict[str, object]) -> None:
 
     def locked_behind(*mirrors: str) -> str:
         solver = conda.Solver(mirrors_of([parse_mirror(text, Path()) for text in mirrors]))
-        return lockfile.lock_text(
-            inputs, lockfile.solve(inputs, resolution, solver=solver), python_from="channel"
-        )
+        return lock_text(inputs, lockfile.solve(inputs, resolution, solver=solver))
 
     with served(SHARED_RECORDS) as server:
         behind_a_server = locked_behind(

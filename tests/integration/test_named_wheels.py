@@ -229,6 +229,14 @@ def test_a_python_that_was_not_requested_gives_way(lab: Home) -> None:
     assert refused.returncode == 5 and "modern" in refused.stderr
 
 
+def test_a_python_that_only_the_wheels_need_is_said_so(lab: Home) -> None:
+    """Nobody requested it, and this machine's Python is another one."""
+    options = ("--torch", "2.14.0", "--pip", "modern", "--python-from", "host")
+    refused = lab.run("lock", "modern-host", *OPTIONS, *options)
+    assert refused.returncode == 9, refused.stderr
+    assert "error: `modern` needs Python 3.12, but" in refused.stderr
+
+
 @pytest.mark.exhaustive
 def test_an_index_that_does_not_respond_is_said(lab: Home) -> None:
     words = ("render", "silent", *OPTIONS, "--torch", ">=2.13", "--pip", "server")

@@ -32,5 +32,5 @@ from provision.adapters.uv.package_sources import NoWheelFits, package_sources
 from provision.adapters.uv.resolve_request import UV_GLIBC, ResolveRequest
 from provision.adapters.uv.resolver import resolve, resolve_versions
 from provision.adapters.uv.source_packages import build_wheel, source_name
-from provision.adapters.uv.uv_process import translate_failure, uv_executable
+from provision.adapters.uv.uv_process import NO_SOLUTION, translate_failure, uv_executable
 from provision.adapters.uv.wheel_metadata import WheelMetadata, fetch_metadata

@@ -34,6 +34,7 @@ from provision.core.tempdirs import temporary_directory
 
 CACHE_VARIABLE = "UV_CACHE_DIR"
 DETAIL_LIMIT = 400
+NO_SOLUTION = "No solution found"
 # gcc's and nvcc's first error says more than Python's, which only says that a command failed.
 COMPILER_ERROR = re.compile(r"^\S+:\d+(?::\d+)?: (?:fatal )?error: .+|^nvcc fatal .+", re.M)
 PYTHON_ERROR = re.compile(r"^ *([A-Za-z.]*(?:Error|Exception): .+)$", re.M)
@@ -86,6 +87,7 @@ def run_uv(
                 env=variables,
                 cwd=folder,
                 owner_writes_only=True,
+                guarded=True,  # it may build packages
                 on_stderr_line=on_line,
             ).stdout
         except ToolFailed as error:
@@ -149,7 +151,7 @@ _FAILURES = (
         "`git+{0}` cannot be read: {1}.",
         "Check the address and the revision; private repositories need git's own login.",
     ),
-    _Failure("No solution found", Unsolvable, "No set of wheels satisfies the request: {cause}"),
+    _Failure(NO_SOLUTION, Unsolvable, "No set of wheels satisfies the request: {cause}"),
     _Failure(
         r"Wheel variant `([^`]+)`",
         InvalidSpec,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from provision import sources
+from provision.catalog import version_key
 from provision.core.errors import Unsolvable
 from provision.core.package_names import requirement_name
 from provision.core.spec_fields import DEFAULT_PACKAGE_KEYS
@@ -174,11 +175,7 @@ def solutions(
 
 def nearest_pythons(python: str, pythons: Iterable[str]) -> list[str]:
     """The other Python versions, the nearest first, of two the older one."""
-    minor = int(python.partition(".")[2])
     others = {version for version in pythons if re.fullmatch(r"3\.\d+", version)} - {python}
-
-    def distance(version: str) -> tuple[int, int]:
-        number = int(version.partition(".")[2])
-        return abs(number - minor), number
-
-    return sorted(others, key=distance)[:MAX_PYTHONS]
+    by_age = sorted(others, key=version_key)
+    minor = version_key(python)[1]
+    return sorted(by_age, key=lambda other: abs(version_key(other)[1] - minor))[:MAX_PYTHONS]

@@ -28,6 +28,10 @@ BUDGET_S = 20.0
 
 def explain(error: Unsolvable, request: uv.ResolveRequest, reasons: PinReasons) -> Unsolvable:
     """The same failure, with its cause if the budget suffices to find it."""
+    if (
+        uv.NO_SOLUTION not in error.details
+    ):  # a source archive that cannot be built: the error says so
+        return error
     try:
         return _explained(error, request, reasons)
     except (OutOfTime, ProvisionError) as reason:

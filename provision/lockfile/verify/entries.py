@@ -17,7 +17,7 @@ from provision.core.dataclass import frozen
 from provision.core.package_names import url_filename
 from provision.core.requirement_urls import is_commit
 from provision.core.types import LockedPackage
-from provision.lockfile.conda_lock_v1 import MD5, PYTHON_FROM, SHA256, LockFile
+from provision.lockfile.conda_lock_v1 import PYTHON_FROM, LockFile, hash_problems
 from provision.lockfile.joint_solve import wheel_names
 
 FindingKind = Literal[
@@ -77,23 +77,15 @@ DEFAULTS = re.compile(r"/pkgs/(main|r|msys2|free|pro)/")
 
 def entry_findings(entry: LockedPackage, lock: LockFile) -> Iterator[LockFinding]:
     """Malformed hashes, and URLs that do not fit the entry or the lock's channels."""
+    for hash_problem in hash_problems(entry):
+        yield finding(entry, "hash", hash_problem)
     if entry.manager == "pip" and (is_commit(entry.url) or entry.is_editable):
         return  # there is no file
-    if not entry.sha256:
-        yield finding(entry, "hash", "has no sha256")
-    elif not SHA256.fullmatch(entry.sha256):
-        yield finding(entry, "hash", f"has `{entry.sha256[:70]}`, which is not a sha256")
-    if entry.md5 and not MD5.fullmatch(entry.md5):
-        yield finding(entry, "hash", f"has `{entry.md5[:40]}`, which is not an md5")
-    if entry.manager == "conda":
-        file_problem = _conda_file_problem(entry)
-        channel_problem = _channel_problem(entry, lock)
-    else:
-        file_problem, channel_problem = _wheel_file_problem(entry), None
-    if file_problem:
-        yield finding(entry, "file", file_problem)
-    if channel_problem:
-        yield finding(entry, "channel", channel_problem)
+    is_conda = entry.manager == "conda"
+    if problem := _conda_file_problem(entry) if is_conda else _wheel_file_problem(entry):
+        yield finding(entry, "file", problem)
+    if is_conda and (problem := _channel_problem(entry, lock)):
+        yield finding(entry, "channel", problem)
 
 
 def credential_findings(lock: LockFile) -> Iterator[LockFinding]:

@@ -15,7 +15,6 @@ from packaging.utils import canonicalize_name
 
 from provision.adapters import conda
 from provision.adapters.uv import WheelMetadata
-from provision.core.dataclass import frozen
 from provision.core.paths import VIRTUAL_PACKAGES
 from provision.core.statements import marker_environment
 from provision.core.types import LockedPackage
@@ -67,13 +66,8 @@ class Unchecked(Exception):
     """What a wheel requires cannot be evaluated; the text says why."""
 
 
-@frozen
-class _Wheel:
-    """A locked wheel and its requirements, all of which could be parsed and evaluated."""
-
-    entry: LockedPackage
-    python: SpecifierSet
-    requires: tuple[Requirement, ...]
+# A locked wheel and its requirements, all of which could be parsed and evaluated.
+_Wheel = tuple[LockedPackage, tuple["Requirement", ...]]
 
 
 def wheel_findings(
@@ -88,10 +82,15 @@ def wheel_findings(
     environment.yml, whose extras count too.
     """
     environment: MarkerEnvironment = {}
-    try:
-        environment = _marker_environment(entries)
-    except Unchecked as reason:
-        metadata = {entry.url: str(reason) for entry in entries}
+    why = "the lock has no Python"
+    for python in entries:
+        if (python.manager, python.name) == ("conda", "python"):
+            why = f"provision does not know the values of markers for {python.platform}"
+            with suppress(KeyError):
+                environment = marker_environment(python.version, python.platform)
+            break
+    if not environment:
+        metadata = {entry.url: why for entry in entries}
     locked = LockedPackages(entries)
     wheels: dict[str, _Wheel] = {}
     unchecked: dict[str, str] = {}
@@ -100,26 +99,27 @@ def wheel_findings(
         if entry.manager != "pip":
             continue
         try:
-            wheel = _parse_wheel(entry, metadata.get(entry.url), environment)
-            wheels[canonicalize_name(entry.name)] = wheel
+            requires_python, requires = _parse_wheel(entry, metadata.get(entry.url), environment)
         except Unchecked as reason:
             unchecked[entry.name] = str(reason)
             for name in entry.needs:
                 if locked.version(name) is None:
                     message = f"needs {name}, which is not in the lock"
                     findings.append(finding(entry, "dependency", message))
-    for wheel in wheels.values():
-        python = environment["python_full_version"]
-        if not wheel.python.contains(python, prereleases=True):
-            message = f"needs Python {wheel.python}, and python is {python}"
-            findings.append(finding(wheel.entry, "dependency", message))
+            continue
+        wheels[canonicalize_name(entry.name)] = entry, requires
+        version = environment["python_full_version"]
+        if not requires_python.contains(version, prereleases=True):
+            message = f"needs Python {requires_python}, and python is {version}"
+            findings.append(finding(entry, "dependency", message))
     findings += _unmet(wheels, input_requirements, environment, locked)
     return findings, unchecked
 
 
 def _parse_wheel(
     entry: LockedPackage, metadata: WheelMetadata | str | None, environment: MarkerEnvironment
-) -> _Wheel:
+) -> tuple[SpecifierSet, tuple[Requirement, ...]]:
+    """The Pythons and the packages that a wheel requires."""
     from packaging.requirements import Requirement
     from packaging.specifiers import SpecifierSet
     from packaging.version import Version
@@ -130,11 +130,9 @@ def _parse_wheel(
         same_name = canonicalize_name(metadata.name) == canonicalize_name(entry.name)
         is_same = same_name and Version(metadata.version) == Version(entry.version)
         requires = tuple(Requirement(text) for text in metadata.requires)
-        wheel = _Wheel(
-            entry=entry, python=SpecifierSet(metadata.requires_python), requires=requires
-        )
+        python = SpecifierSet(metadata.requires_python)
         # Both raise for what they cannot evaluate.
-        wheel.python.contains(environment["python_full_version"])
+        python.contains(environment["python_full_version"])
         for requirement in requires:
             _applies(requirement, "", environment)
     except ValueError as error:  # packaging's, for invalid requirements, specifiers and versions
@@ -142,21 +140,7 @@ def _parse_wheel(
         raise Unchecked(f"its metadata cannot be parsed ({text})") from error
     if not is_same:
         raise Unchecked(f"its metadata is of {metadata.name} {metadata.version}"[:MAX_REASON])
-    return wheel
-
-
-def _marker_environment(entries: Sequence[LockedPackage]) -> MarkerEnvironment:
-    """The values that markers are evaluated for."""
-    pythons = [entry for entry in entries if (entry.manager, entry.name) == ("conda", "python")]
-    if not pythons:
-        raise Unchecked("the lock has no Python")
-    python = pythons[0]
-    try:
-        return marker_environment(python.version, python.platform)
-    except KeyError as error:
-        raise Unchecked(
-            f"provision does not know the values of markers for {python.platform}"
-        ) from error
+    return python, requires
 
 
 def _applies(requirement: Requirement, extra: str, environment: MarkerEnvironment) -> bool:
@@ -186,8 +170,8 @@ def _unmet(
         if (name, extra) in checked or name not in wheels:
             continue
         checked.add((name, extra))
-        wheel = wheels[name]
-        for requirement in wheel.requires:
+        entry, requires = wheels[name]
+        for requirement in requires:
             is_of_extra = not _applies(requirement, "", environment)
             if is_of_extra != bool(extra) or not _applies(requirement, extra, environment):
                 continue
@@ -196,7 +180,7 @@ def _unmet(
                 needs = f"needs {requirement.name}{requirement.specifier}"
                 if extra:
                     needs += f" (for its extra `{extra}`)"
-                yield finding(wheel.entry, "dependency", f"{needs}, {problem}")
+                yield finding(entry, "dependency", f"{needs}, {problem}")
 
 
 def _extras(requirement: Requirement) -> list[tuple[str, str]]:

@@ -27,11 +27,12 @@ def package_tree(context: Context, name: str, package: str | None) -> list[tree.
     path = plan.folder / LOCK
     if plan.lock is None:
         raise missing_file(path, advice=f"`provision lock {name}` makes it.")
-    graph = tree.PackageGraph(locks.read_file(path).for_platform(plan.lock.platform))
+    packages = tree.packages_by_name(locks.read_file(path).for_platform(plan.lock.platform))
     if package is None:
-        return tree.dependency_tree(graph, plan.pins)
-    if package not in graph:
-        similar = difflib.get_close_matches(canonicalize_name(package), graph.names())
+        return tree.dependency_tree(packages, plan.pins)
+    canonical = canonicalize_name(package)
+    if canonical not in packages:
+        similar = difflib.get_close_matches(canonical, packages)
         advice = f"Similar names: {', '.join(similar)}." if similar else ""
         raise InvalidSpec(f"{path} has no package `{package}`.", advice=advice)
-    return [tree.dependents_tree(graph, plan.pins, package)]
+    return [tree.dependents_tree(packages, plan.pins, canonical)]

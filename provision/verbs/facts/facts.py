@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 
@@ -256,38 +255,28 @@ class FactsCheck:
 
 def check(context: Context, file: Path | None, signers: Path | None) -> list[FactsCheck]:
     """Check a file of facts before it is published, or those in use and the lab's."""
-
-    def check_file(path: Path) -> str:
-        content, signature = fetch(str(path), Mirrors())
-        message = _described(content, path)
-        if file is not None and signers is not None:
-            message += f"; {verify(str(path), content, signature, '', signers)}"
-        return message
-
-    def check_user_file(path: Path) -> str:
-        user, _ = documents.read_user_file(path)
-        origin = f"from {user['origin']} on {user['fetched']} ({user['verified']})"
-        return f"{_described(user['document'], path)}; {origin}"
-
-    def check_lab_file(path: Path) -> str:
-        documents.tables_with(path)
-        return "the lab's own, each with its source"
-
-    lab = documents.lab_file()
-    subjects: list[tuple[Path, Callable[[Path], str]]] = [
-        (file or catalog.DATA / FACTS, check_file)
-    ]
-    if file is None and context.folders.facts.exists():
-        subjects.append((context.folders.facts, check_user_file))
-    if file is None and lab is not None:
-        subjects.append((lab, check_lab_file))
+    shipped, user_file, lab = catalog.DATA / FACTS, context.folders.facts, documents.lab_file()
+    paths: list[Path | None] = [file]
+    if file is None:
+        paths = [shipped, user_file if user_file.exists() else None, lab]
     checks = []
-    for path, check_one in subjects:
+    for path in filter(None, paths):
         verdict: Verdict = "pass"
         try:
-            message = check_one(path)
+            if path == lab and file is None:
+                documents.tables_with(path)
+                message = "the lab's own, each with its source"
+            elif path == user_file and file is None:
+                user, _ = documents.read_user_file(path)
+                origin = f"from {user['origin']} on {user['fetched']} ({user['verified']})"
+                message = f"{_described(user['document'], path)}; {origin}"
+            else:
+                content, signature = fetch(str(path), Mirrors())
+                message = _described(content, path)
+                if path == file and signers is not None:
+                    message += f"; {verify(str(path), content, signature, '', signers)}"
         except ProvisionError as error:
-            message, verdict = str(error), "fail"
+            message, verdict = str(error).removeprefix(f"{path}: "), "fail"
         checks.append(FactsCheck(subject=str(path), verdict=verdict, message=message))
     return checks
 

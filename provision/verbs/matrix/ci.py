@@ -33,40 +33,13 @@ class Workflow:
     summary: str
 
 
-def workflow(context: Context, request: WorkflowRequest) -> Workflow:
+def workflow(context: Context, request: WorkflowRequest, *, only_jobs: bool = False) -> Workflow:
     """The workflow. Its text does not depend on the environments and runners, which its first job
     reads; they are read here too, so that their mistakes are seen before it runs.
+
+    only_jobs: instead, what the first job hands to the others: GitHub's outputs.
     """
     file = ci.read_runners(request.runners)
-    assigned = _assign(context, file)
-    paths = ci.WorkflowPaths(
-        jobs_command=(*_command(context, request), "--jobs"),
-        envs=_relative(context.folders.envs),
-        runners=_relative(request.runners),
-        workflow=_relative(request.out) if request.out else None,
-    )
-    text = render.render_workflow(
-        ci.template_values(file.workflow, paths),
-        made_from=paths.runners,
-        remake=_remake(context, request),
-        templates=context.templates,
-    )
-    summary = ci.summary(assigned, image=file.workflow.image)
-    return Workflow(text=text, jobs=assigned, summary=summary)
-
-
-def jobs(context: Context, request: WorkflowRequest) -> Workflow:
-    """What the workflow's first job hands to the others: GitHub's outputs."""
-    file = ci.read_runners(request.runners)
-    assigned = _assign(context, file)
-    matrices = ci.job_matrices(assigned, file.workflow)
-    text = "".join(f"{name}={matrix}\n" for name, matrix in matrices.items())
-    summary = ci.summary(assigned, image=file.workflow.image)
-    return Workflow(text=text, jobs=assigned, summary=summary)
-
-
-def _assign(context: Context, file: ci.RunnersFile) -> tuple[ci.Job, ...]:
-    """The jobs of each environment."""
     jobs: list[ci.Job] = []
     for name in environment_names(context):
         for target in _targets_of_environment(context, name):
@@ -74,7 +47,25 @@ def _assign(context: Context, file: ci.RunnersFile) -> tuple[ci.Job, ...]:
                 target, file.runners, gpus=file.workflow.gpus, across=file.workflow.across
             )
     ci.check_jobs(jobs)
-    return tuple(jobs)
+    if only_jobs:
+        matrices = ci.job_matrices(jobs, file.workflow)
+        text = "".join(f"{name}={matrix}\n" for name, matrix in matrices.items())
+    else:
+        command = _command(context, request)
+        paths = ci.WorkflowPaths(
+            jobs_command=(*command, "--jobs"),
+            envs=_relative(context.folders.envs),
+            runners=_relative(request.runners),
+            workflow=_relative(request.out) if request.out else None,
+        )
+        text = render.render_workflow(
+            ci.template_values(file.workflow, paths),
+            made_from=paths.runners,
+            remake=[*command, "--output", str(request.out)] if request.out else command,
+            templates=context.templates,
+        )
+    summary = ci.summary(jobs, image=file.workflow.image)
+    return Workflow(text=text, jobs=tuple(jobs), summary=summary)
 
 
 def write(request: WorkflowRequest, workflow: Workflow) -> bool:
@@ -123,9 +114,3 @@ def _command(context: Context, request: WorkflowRequest) -> list[str]:
     if envs != "envs":
         argv += ["--envs", envs]
     return argv
-
-
-def _remake(context: Context, request: WorkflowRequest) -> list[str]:
-    """The command that makes the workflow again."""
-    argv = _command(context, request)
-    return [*argv, "--output", str(request.out)] if request.out else argv

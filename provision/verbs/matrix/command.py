@@ -63,10 +63,7 @@ def _show(console: Console, envs: Path | None, **options: Any) -> None:
 @request_options
 @verb
 def explain(console: Console, name: str | None, envs: Path | None, **options: Any) -> None:
-    """Explain every choice, pin, rule and warning of an environment.
-
-    Also says what was not chosen, and why.
-    """
+    """Explain every choice, pin, rule and warning of an environment."""
     from provision.core.paths import default_folders
     from provision.verbs.matrix import matrix as command
     from provision.verbs.matrix.output import explanation_lines
@@ -114,15 +111,13 @@ def ci(
         raise click.UsageError("--jobs prints to standard output; leave out --output.")
     context = context_of(console, envs)
     request = command.WorkflowRequest(runners=runners, out=output, force=force)
+    workflow = command.workflow(context, request, only_jobs=jobs)
     if jobs:
-        workflow = command.jobs(context, request)
         # Where GitHub takes the summary of a step from.
         step_summary = os.environ.get("GITHUB_STEP_SUMMARY")
         if step_summary:
             with Path(step_summary).open("a", encoding="utf-8") as file:
                 file.write(workflow.summary)
-    else:
-        workflow = command.workflow(context, request)
     console.info(workflow.summary)
     is_written = output is not None and not dry_run
     document = {

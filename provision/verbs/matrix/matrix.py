@@ -27,17 +27,14 @@ def explain(
 
     Asks no channel, and an index only about a release that the facts do not have.
     """
-    from provision.workflow.context import missing_file
+    from provision.workflow.context import require_spec
     from provision.workflow.resolution import check_requirements, combine, machine_for
 
     if name is None:
         spec = specs.combine({}, options, name="")
     else:
         path = envs / specs.check_name(name) / SPEC
-        if not path.exists() and not options.get("torch"):
-            error = missing_file(path, advice="")
-            error.advice += " Or describe the environment with --torch and --cuda."
-            raise error
+        require_spec(path, options)
         spec = combine(path, options, name=name)
     if not releases_of(spec.torch):
         from provision.workflow.index_facts import ensure_release

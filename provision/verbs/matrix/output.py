@@ -121,7 +121,6 @@ def explanation_lines(explanation: Explanation) -> list[str]:
         *_section("pins", pins),
         *_section("rules", _rows(explanation.rules)),
         *_section("warnings", _rows(explanation.warnings)),
-        *_section("not chosen", _rows(explanation.not_chosen)),
     ]
     machine = ", ".join(
         f"{name} {version}" for name, version in explanation.virtual_packages.items()

@@ -17,6 +17,7 @@ from provision.adapters.conda import logins, solver
 from provision.core.errors import IntegrityError, InvalidSpec, Unsolvable
 from provision.core.types import LockedPackage
 from tests.records import alias, make_channel, record
+from tests.small import lock_text
 
 
 def request(*specs: str, channels: tuple[str, ...] = ("lab",), **more: Any) -> conda.SolveRequest:
@@ -146,9 +147,7 @@ def test_lock_file_equals_conda_locks(tmp_path: Path) -> None:
         Path("envs/lab"),
     )
     own_file, conda_locks_file = tmp_path / "conda-lock.yml", tmp_path / "again" / "conda-lock.yml"
-    own_file.write_text(
-        lockfile.lock_text(inputs, packages, python_from="channel"), encoding="utf-8"
-    )
+    own_file.write_text(lock_text(inputs, packages), encoding="utf-8")
     conda_locks_file.parent.mkdir()
     write_conda_lock_file(parse_conda_lock_file(own_file), conda_locks_file, metadata_choices=None)
     assert body(own_file) == body(conda_locks_file)

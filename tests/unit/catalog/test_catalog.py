@@ -12,6 +12,7 @@ from packaging.specifiers import SpecifierSet
 
 from provision import catalog, sources
 from provision.catalog.data_files import check_sources, load
+from provision.catalog.facts import facts_table
 from provision.catalog.hardware import OTHER_MAKERS
 from provision.core.errors import InvalidSpec, NoSuchBuild
 from provision.core.platforms import PLATFORMS
@@ -73,12 +74,12 @@ def test_driver_and_architectures_fit_the_toolkit(
         names.update(build.for_platform(platform).architectures or ())
     for name in names:
         capability = catalog.find_gpu(name).capability
-        architecture = catalog.architectures().get(name)
-        assert key(capability) >= key(toolkit.capability_min), name
-        assert key(capability) <= key(toolkit.capability_max or "99.0"), name
+        architecture = facts_table("cuda")["architectures"].get(name)
+        assert capability >= key(toolkit.capability_min), name
+        assert capability <= key(toolkit.capability_max or "99.0"), name
         if architecture:
-            assert key(build.cuda) >= key(architecture.first_cuda or "0.0"), name
-            assert key(build.cuda) <= key(architecture.last_cuda or "99.0"), name
+            assert key(build.cuda) >= key(architecture["first_cuda"]["version"] or "0.0"), name
+            assert key(build.cuda) <= key(architecture["last_cuda"]["version"] or "99.0"), name
 
 
 @pytest.mark.parametrize(

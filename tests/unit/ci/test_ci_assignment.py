@@ -187,16 +187,16 @@ def test_ptx_needs_the_driver_of_its_toolkit() -> None:
     newer, toolkit = catalog.find_gpu("sm_120"), catalog.toolkits()[build.cuda]
     assert toolkit.toolkit_driver
     (mismatch,) = mismatches.code_mismatches(build, newer, toolkit.toolkit_driver)
-    assert not mismatch.certain
+    assert not mismatch.rules_out
     assert (
-        mismatch.why
+        mismatch.fact
         == "this build holds no code for sm_120, which compiles its PTX when a program starts; NCCL has none"
     )
     build = dataclasses.replace(build, cuda="12.8")
     (mismatch,) = mismatches.code_mismatches(build, newer, catalog.toolkits()["12.8"].driver_floor)
-    assert mismatch.certain
+    assert mismatch.rules_out
     assert (
-        mismatch.why
+        mismatch.fact
         == "this build holds code for sm_75, sm_80, sm_86, sm_90 and PTX, which needs driver 570.26 to be compiled, and the GPU is sm_120"
     )
 

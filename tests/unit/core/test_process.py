@@ -66,9 +66,12 @@ def test_timeout_ends_the_child_and_its_children(tmp_path: Path) -> None:
     assert gone(int(pid.read_text()))
 
 
-def test_killed_parent_ends_its_child(tmp_path: Path) -> None:
-    command = ["sh", "-c", f"echo $$ > {shlex.quote(str(tmp_path))}/pid; exec sleep 100"]
-    script = f"from provision.core.process import run; run({command})"
+@pytest.mark.parametrize("guarded", [False, True])
+def test_killed_parent_ends_its_child(tmp_path: Path, guarded: bool) -> None:
+    """guarded: with what the child itself started, like a compiler."""
+    own = f"echo $$ > {shlex.quote(str(tmp_path))}/pid; exec sleep 100"
+    command = ["sh", "-c", f"sh -c {shlex.quote(own)} & wait" if guarded else own]
+    script = f"from provision.core.process import run; run({command}, guarded={guarded})"
     parent = subprocess.Popen([sys.executable, "-c", script])
     while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().strip():
         time.sleep(0.02)

@@ -74,9 +74,7 @@ def test_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sha", ["", "abc", "g" * 64, "A" * 64, "a" * 63, "a" * 65])
 def test_malformed_hash_is_refused(tmp_path: Path, sha: str) -> None:
-    with pytest.raises(
-        IntegrityError, match=r"package\[0\]\.hash \(python\): no well-formed sha256"
-    ):
+    with pytest.raises(IntegrityError, match=r"package\[0\] \(python\) has .*sha256"):
         lockfile.read(write(tmp_path, LOCK.replace("SHA", f"'{sha}'")))
 
 

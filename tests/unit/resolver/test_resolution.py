@@ -306,6 +306,9 @@ def test_unknown_and_lost_gpus_of_this_machine_are_noted() -> None:
     assert alone.cuda == "12.9" and "NVIDIA X900" in alone.warnings[-1].reason
     machine = HostGpus(driver="580.95.05", gpus=("NVIDIA X900", "sm_70"), lost=2)
     both = resolver.resolve(request, machine)
+    # An index that lacks the newest CUDA decides `auto` before the last resolution.
+    (exact, *_) = resolver.with_each_cuda(request, machine)
+    assert resolver.resolve(exact, machine).warnings == both.warnings
     assert [warning.what for warning in both.warnings[-2:]] == ["gpu", "gpu"]
     assert both.warnings[-1].reason.endswith("2 of this machine's GPUs: lost")
     assert resolver.resolve(alone.spec).warnings == alone.warnings[:-1]
@@ -432,7 +435,7 @@ def test_cuda_wheels_for_aarch64_before_they_were_the_index_default(
     pins = requirements(resolution)
     assert f"torch=={resolution.torch}+{tag}" in pins
     # torchvision for aarch64 has no local version before 0.25 (pytorch/vision#9330).
-    assert f"torchvision=={catalog.releases()[resolution.torch].torchvision}" in pins
+    assert f"torchvision=={catalog.releases()[resolution.torch].companions[0].version}" in pins
     assert not any(pin.startswith("nvidia-nccl") for pin in pins)
     assert (resolution.nccl, resolution.cudnn) == (None, None)
     assert resolution.architectures == architectures

@@ -34,7 +34,7 @@ GPUS = (
     "GB10",
     "Jetson AGX Orin",
 )
-CAPABILITIES = {name: catalog.find_gpu(name).capability for name in GPUS}
+CAPABILITIES = {name: "{}.{}".format(*catalog.find_gpu(name).capability) for name in GPUS}
 DRIVERS = (
     "440.33",
     "450.80.02",
@@ -298,10 +298,10 @@ def test_all_query_mistakes_are_reported() -> None:
             }
         )
     for text in (
-        "--cuda",
-        "--driver",
-        "--glibc",
-        "--python",
+        "`cuda`",
+        "`driver`",
+        "`glibc`",
+        "`python`",
         "'H10'",
         "Did you mean `H100`?",
     ):

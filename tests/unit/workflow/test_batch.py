@@ -17,6 +17,7 @@ from provision.core.paths import default_folders
 from provision.core.types import LockedPackage
 from provision.environment import passport
 from tests import evidence
+from tests.small import lock_text
 
 FORGE = conda.channel_url("conda-forge")
 
@@ -74,9 +75,7 @@ def write_lock(folder: Path) -> bytes:
         )
         for name, version in (("python", "3.11.9"), ("pip", "24.0"))
     ]
-    (folder / lockfile.FILE).write_text(
-        lockfile.lock_text(inputs(folder), packages, python_from="channel")
-    )
+    (folder / lockfile.FILE).write_text(lock_text(inputs(folder), packages))
     return (folder / lockfile.FILE).read_bytes()
 
 

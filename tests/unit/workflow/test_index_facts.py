@@ -175,7 +175,7 @@ def test_insisted_release_is_read_from_the_index(index: Server, tmp_path: Path) 
     # uv chooses it, and never one that was made for a torch that the facts have.
     (companion,) = (pin for pin in document["pins"] if pin["requirement"].startswith("torchvision"))
     newest = list(catalog.releases().values())[-2]  # the last but this one
-    assert companion["requirement"] == f"torchvision>={newest.torchvision}"
+    assert companion["requirement"] == f"torchvision>={newest.companions[0].version}"
     assert "unknown-release" in [warning["what"] for warning in document["warnings"]]
     assert "unknown-release" in warning_ids()
     assert sum(path.endswith(".whl") for path in index.log) and index.ranges
