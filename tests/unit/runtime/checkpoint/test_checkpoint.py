@@ -517,7 +517,7 @@ def test_files_are_closed_when_closing_fails(
     if failing_sync:
         monkeypatch.setattr(os, "fsync", unsynced)
     with pytest.raises(OSError, match="syncing" if failing_sync else "closing"):
-        file._sync_and_close(files)
+        file._for_all((os.fsync, os.close), files)
     assert open_below(tmp_path) == 0
 
 
