@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from . import catalog, choice, loader, retention, saver, verification
 from .choice import LATEST, REFUSE
+from .commit import SaveReport
 from .errors import CheckpointError, CheckpointWarning, DamagedFile, NoCheckpoint, NotCommitted
 from .items import OBJECT, StateDict
 from .loader import LoadReport
@@ -31,7 +32,6 @@ from .plain import read_plain
 from .progress import LoadProgress, SaveProgress
 from .retention import Pruned
 from .rng import PerRank, Rng, restore_rng, rng_state
-from .saver import SaveReport
 from .storage import Root, Step, Storage
 from .training_run import CheckpointManager
 from .verification import Damage
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from ..comm.ranks import Ranks
-    from .manifest import Manifest
     from .progress import LoadCallback, SaveCallback
 
 __all__ = [
@@ -369,7 +368,7 @@ def contents(
         DamagedFile: If the manifest is damaged.
         OSError: If the disk fails.
     """
-    content = _manifest(Storage(root), step)
+    _, content = choice.read_step(Storage(root), step)
     by_name = {name: (tensor.dtype, tensor.shape) for name, tensor in content.tensors.items()}
     for name in content.objects:
         by_name[name] = (OBJECT, ())
@@ -395,11 +394,7 @@ def metadata(
         DamagedFile: If the manifest is damaged.
         OSError: If the disk fails.
     """
-    return _manifest(Storage(root), step).metadata
-
-
-def _manifest(storage: Storage, step: Step) -> Manifest:
-    return catalog.read_manifest(storage, choice.folder_of(storage, step))
+    return choice.read_step(Storage(root), step)[1].metadata
 
 
 def verify(

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from . import catalog, layout
-from .errors import NoCheckpoint
+from .errors import CheckpointError, NoCheckpoint, Vanished
 
 if TYPE_CHECKING:
+    from .manifest import Manifest
     from .storage import Step, Storage
 
 LATEST = "latest"
@@ -46,6 +47,21 @@ def folder_of(storage: Storage, step: Step) -> str:
     if not folders:
         raise NoCheckpoint(describe_absence(storage, step))
     return folders[0]
+
+
+def read_step(storage: Storage, step: Step) -> tuple[str, Manifest]:
+    """The folder of a step and its manifest; looks again if it was replaced meanwhile.
+
+    Raises NoCheckpoint; CheckpointError if the manifest cannot be read.
+    """
+    for _ in range(catalog.TRIES):
+        folder = folder_of(storage, step)
+        try:
+            return folder, catalog.read_manifest(storage, folder)
+        except CheckpointError:
+            if folder in storage.folders():
+                raise
+    raise Vanished(f"step {step} in {storage.root} was replaced {catalog.TRIES} times meanwhile")
 
 
 def describe_absence(storage: Storage, step: Step) -> str:

@@ -104,14 +104,18 @@ def pointed_to(content: bytes) -> str | None:
     return folder if parse(folder) and content == pointer(folder) else None
 
 
-def new_token() -> str:
-    return secrets.token_hex(6)
-
-
 def temporary(purpose: str) -> str:
     """A new name for something that this process works on."""
     _, number, started = processes.this_process()
-    fields = (TEMPORARY, purpose, _host(), number, started, _namespace_digest(), new_token())
+    fields = (
+        TEMPORARY,
+        purpose,
+        _host(),
+        number,
+        started,
+        _namespace_digest(),
+        secrets.token_hex(6),
+    )
     return SEPARATOR.join(fields)
 
 

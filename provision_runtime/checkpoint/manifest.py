@@ -12,8 +12,10 @@ import json
 import math
 import re
 import zlib
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
+from operator import attrgetter
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from ..dataclass import frozen
@@ -171,18 +173,17 @@ def record_digest(content: Bytes, dtype: str, shape: Shape, offsets: Shape, size
     return f"{zlib.crc32(content, zlib.crc32(kind.encode())):08x}"
 
 
-def join_boxes(boxes: Iterable[tuple[str, str, Shape, Record]]) -> dict[str, Tensor]:
-    """The tensors of boxes with their names, types and shapes, each with its boxes in order."""
-    kinds = {}
-    records: dict[str, list[Record]] = {}
-    for name, dtype, shape, record in boxes:
-        kinds[name] = dtype, shape
-        records.setdefault(name, []).append(record)
-    tensors = {}
-    for name, (dtype, shape) in kinds.items():
-        ordered = sorted(records[name], key=lambda record: record.offsets)
-        tensors[name] = Tensor(dtype, shape, tuple(ordered))
-    return tensors
+def join(boxes: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+    """The tensors of boxes of tensors, each with its records in order."""
+    kinds: dict[str, Tensor] = {}
+    records: defaultdict[str, list[Record]] = defaultdict(list)
+    for name, box in boxes:
+        kinds[name] = box
+        records[name] += box.records
+    return {
+        name: replace(box, records=tuple(sorted(records[name], key=attrgetter("offsets"))))
+        for name, box in kinds.items()
+    }
 
 
 def dumps(manifest: Manifest) -> bytes:

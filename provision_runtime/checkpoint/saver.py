@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Callable
 
-from ..dataclass import frozen
 from . import layout, manifest, streams
 from .async_save import BackgroundSave, HostSnapshot
-from .commit import commit
+from .commit import Save, SaveReport
 from .plan import plan_save
 from .progress import line_printer
 from .storage import Storage
@@ -19,27 +17,6 @@ if TYPE_CHECKING:
     from ..comm.ranks import Ranks
     from .progress import SaveCallback, SaveProgress
     from .storage import Root
-
-
-@frozen
-class SaveReport:
-    """A save that was committed.
-
-    Attributes:
-        step: The number of the step.
-        folder: The checkpoint's path.
-        bytes: Bytes of tensors in the checkpoint, over all ranks.
-        written: Bytes of them that were written.
-        linked: Bytes of them that were linked, because the parent has them.
-        seconds: From the first write until all ranks saw the checkpoint.
-    """
-
-    step: int
-    folder: str
-    bytes: int
-    written: int
-    linked: int
-    seconds: float
 
 
 BACKGROUND = BackgroundSave()
@@ -81,28 +58,8 @@ def prepare(
     except (MemoryError, RuntimeError) as error:
         items, report_progress = [], _raise_in_callback(error)
 
-    def write() -> SaveReport:
-        started = time.monotonic()
-        committed = commit(
-            storage,
-            step,
-            items,
-            ranks,
-            metadata=metadata or {},
-            incremental=incremental,
-            progress=report_progress,
-        )
-        total = committed.progress
-        return SaveReport(
-            step=step,
-            folder=f"{storage.root}/{committed.folder}",
-            bytes=total.total,
-            written=total.written,
-            linked=total.linked,
-            seconds=time.monotonic() - started,
-        )
-
-    return write
+    save = Save(storage, step, items, ranks, report_progress, metadata or {}, incremental)
+    return save.commit
 
 
 def _raise_in_callback(error: Exception) -> SaveCallback:

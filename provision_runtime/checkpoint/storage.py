@@ -131,6 +131,7 @@ class Storage:
 
     def read_into(self, folder: str, name: str, offset: int, buffer: memoryview) -> int:
         """How many bytes there were; fewer than the buffer has at the end of the file."""
+
         def read() -> int:
             with open(self._path(folder, name), "rb") as file:
                 file.seek(offset)

@@ -59,21 +59,29 @@ def check_step(storage: Storage, step: Step) -> list[Damage]:
     """All damage of a step. Raises NoCheckpoint; OSError if the disk fails."""
     for _ in range(catalog.TRIES):
         folder = choice.folder_of(storage, step)
-        damages = check_folder(storage, folder)
+        _, damages = check_folder(storage, folder)
         if not damages or folder in storage.folders():
             break
         # It was replaced or pruned while it was read.
     return damages
 
 
-def check_folder(storage: Storage, folder: str) -> list[Damage]:
-    """All damage of one checkpoint. Raises OSError if the store fails."""
+def check_folder(
+    storage: Storage,
+    folder: str,
+    progress: Callable[[int], None] = lambda _: None,
+    known: Known | None = None,
+) -> tuple[Manifest | None, list[Damage]]:
+    """What the manifest of a checkpoint says, and all damage. progress, known: as for check_files.
+
+    Raises CheckpointError for a manifest of another version, OSError if the disk fails.
+    """
     try:
         content = catalog.read_manifest(storage, folder)
     except DamagedFile as error:
-        return [Damage(folder, manifest.NAME, error.problem)]
+        return None, [Damage(folder, manifest.NAME, error.problem)]
     damages = find_foreign_files(storage, folder, content)
-    return damages + check_files(storage, folder, content, content.files)
+    return content, damages + check_files(storage, folder, content, content.files, progress, known)
 
 
 def find_foreign_files(storage: Storage, folder: str, content: Manifest) -> list[Damage]:

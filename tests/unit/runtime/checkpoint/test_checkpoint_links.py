@@ -76,7 +76,7 @@ def test_linked_steps_do_not_count_among_those_that_are_kept(root: Path) -> None
     assert list_steps(root) == [2, 3, 4]
     assert latest(root) == 4
     # A save goes on from the linked one.
-    assert save(root, 5, {"frozen": big("f")}).progress.linked
+    assert save(root, 5, {"frozen": big("f")}).linked
     assert manifest_of(root, 5).parent == STEPS[4]
 
 
