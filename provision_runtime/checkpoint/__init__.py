@@ -10,7 +10,7 @@ A save writes to a temporary folder, syncs it, and renames it into place.
 From the state dict to the disk: nested.py (live objects in it), plan.py (which rank writes what),
 memory.py (the bytes of tensors), writer.py (hashing, writing, linking), commit.py (the order of
 the steps), publication.py (rank 0's part), storage.py (the folder on the disk), manifest.py and layout.py
-(what is on the disk). Back: catalog.py, choice.py, verification.py, loader.py (the order), match.py
+(what is on the disk). Back: catalog.py, verification.py, loader.py (the order), match.py
 (what a state dict needs), reader.py (into memory). inspection/ is the command `checkpoint`. path,
 latest, list_steps, contents, metadata, verify and prune work without torch. training_run.py is
 CheckpointManager, plain.py and export.py read and write the files of others.
@@ -21,8 +21,8 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING
 
-from . import catalog, choice, loader, retention, saver, verification
-from .choice import LATEST, REFUSE
+from . import catalog, loader, retention, saver, verification
+from .catalog import LATEST, REFUSE
 from .commit import SaveReport
 from .errors import CheckpointError, CheckpointWarning, DamagedFile, NoCheckpoint, NotCommitted
 from .items import OBJECT, StateDict
@@ -330,7 +330,7 @@ def path(
         OSError: If the disk fails.
     """
     storage = Storage(root)
-    return f"{storage.root}/{choice.folder_of(storage, step)}"
+    return f"{storage.root}/{catalog.folder_of(storage, step)}"
 
 
 def list_steps(root: Root) -> list[int]:
@@ -368,7 +368,7 @@ def contents(
         DamagedFile: If the manifest is damaged.
         OSError: If the disk fails.
     """
-    _, content = choice.read_step(Storage(root), step)
+    _, content = catalog.read_step(Storage(root), step)
     by_name = {name: (tensor.dtype, tensor.shape) for name, tensor in content.tensors.items()}
     for name in content.objects:
         by_name[name] = (OBJECT, ())
@@ -394,7 +394,7 @@ def metadata(
         DamagedFile: If the manifest is damaged.
         OSError: If the disk fails.
     """
-    return choice.read_step(Storage(root), step)[1].metadata
+    return catalog.read_step(Storage(root), step)[1].metadata
 
 
 def verify(

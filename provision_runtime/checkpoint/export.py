@@ -100,17 +100,13 @@ def export(storage: Storage, folder: str, target: Path, options: ExportOptions) 
     try:
         shards = _shards(sources, content)
         size = 0
-        for number, names in enumerate(shards, 1):
+        for file, names in shards.items():
             tensors = _read_tensors(storage, folder, content, [sources[name] for name in names])
             chosen = {name: _converted(tensors[sources[name]], name, options) for name in names}
-            _save_safetensors(chosen, temporary / _file_name(number, len(shards)))
+            _save_safetensors(chosen, temporary / file)
             size += sum(tensor.nbytes for tensor in chosen.values())
         if len(shards) > 1:
-            weight_map = {
-                name: _file_name(number, len(shards))
-                for number, names in enumerate(shards, 1)
-                for name in names
-            }
+            weight_map = {name: file for file, names in shards.items() for name in names}
             index = {"metadata": {"total_size": size}, "weight_map": weight_map}
             write_synced(temporary / INDEX, json.dumps(index).encode())
         fsync_directory(temporary)
@@ -167,7 +163,7 @@ def renamed(name: str, patterns: Sequence[tuple[str, str]]) -> str:
     return name
 
 
-def _shards(sources: Mapping[str, str], content: Manifest) -> list[list[str]]:
+def _shards(sources: Mapping[str, str], content: Manifest) -> dict[str, list[str]]:
     """The names in each file."""
     size = 0
     shards: list[list[str]] = [[]]
@@ -178,11 +174,10 @@ def _shards(sources: Mapping[str, str], content: Manifest) -> list[list[str]]:
             size = 0
         shards[-1].append(name)
         size += tensor_bytes
-    return shards
-
-
-def _file_name(number: int, count: int) -> str:
-    return "model.safetensors" if count == 1 else f"model-{number:05}-of-{count:05}.safetensors"
+    if len(shards) == 1:
+        return {"model.safetensors": shards[0]}
+    count = f"{len(shards):05}.safetensors"
+    return {f"model-{number:05}-of-{count}": names for number, names in enumerate(shards, 1)}
 
 
 def _converted(value: Any, name: str, options: ExportOptions) -> Any:

@@ -16,7 +16,7 @@ from ..comm import collective
 from ..comm.store import RanksMissing, StoreLost
 from ..dataclass import frozen
 from . import catalog, copies, layout, optimizer_state, streams, verification
-from .choice import PREVIOUS, REFUSE, choose, describe_absence, step_number
+from .catalog import PREVIOUS, REFUSE, choose, describe_absence, step_number
 from .errors import CheckpointError, CheckpointWarning, DamagedFile, NoCheckpoint, Vanished
 from .items import Names, StateDict
 from .match import LoadPlan, match

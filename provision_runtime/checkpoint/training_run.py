@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..comm import collective
 from ..comm.store import RanksMissing, StoreLost
-from . import catalog, choice, loader, retention, saver
+from . import catalog, loader, retention, saver
 from .errors import CheckpointError, CheckpointWarning, NoCheckpoint
 from .items import StateDict
 from .rehash import Rehash
@@ -146,9 +146,9 @@ class CheckpointManager:
             report = loader.load(
                 self.state_dict,
                 self._root,
-                choice.LATEST,
+                catalog.LATEST,
                 self._ranks,
-                on_damage=choice.PREVIOUS,
+                on_damage=catalog.PREVIOUS,
                 allow_pickle=allow_pickle,
                 strict=strict,
             )

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Callable, Dict, Tuple
 
 from ..dataclass import frozen
-from . import catalog, choice, layout, manifest
+from . import catalog, layout, manifest
 from .errors import DamagedFile
 from .hashes import checker
 from .items import Names
@@ -58,7 +58,7 @@ class Damage:
 def check_step(storage: Storage, step: Step) -> list[Damage]:
     """All damage of a step. Raises NoCheckpoint; OSError if the disk fails."""
     for _ in range(catalog.TRIES):
-        folder = choice.folder_of(storage, step)
+        folder = catalog.folder_of(storage, step)
         _, damages = check_folder(storage, folder)
         if not damages or folder in storage.folders():
             break

@@ -6,7 +6,7 @@ from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Callable, ContextManager
 
 from ...dataclass import frozen
-from .. import catalog, choice, copies, verification
+from .. import catalog, copies, verification
 from ..errors import CheckpointError
 from ..verification import Damage
 
@@ -60,7 +60,7 @@ def audit(storage: Storage, step: Step, start_meter: StartMeter = no_meter) -> A
     NoCheckpoint.
     """
     for _ in range(catalog.TRIES):
-        folders = [choice.folder_of(storage, "latest" if step == ALL else step)]
+        folders = [catalog.folder_of(storage, "latest" if step == ALL else step)]
         if step == ALL:
             folders = [str(name) for name in catalog.committed(storage)]
         contents = (catalog.manifest_if_intact(storage, folder) for folder in folders)

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from ...dataclass import frozen
-from .. import choice
+from .. import catalog
 from ..items import Names
 from ..manifest import FileEntry, element_bytes
 
@@ -54,7 +54,7 @@ class Contents:
 
 def read_contents(storage: Storage, step: Step) -> Contents:
     """Raises NoCheckpoint; CheckpointError if the manifest cannot be read."""
-    folder, content = choice.read_step(storage, step)
+    folder, content = catalog.read_step(storage, step)
     tensors = []
     for name, tensor in content.tensors.items():
         tensors.append(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...comm.ranks import single_process
-from .. import catalog, choice
+from .. import catalog
 from ..errors import CheckpointError
 from ..export import ExportOptions, export, renamed
 from ..export import Transfer as Transfer
@@ -26,7 +26,7 @@ def export_step(root: str, step: Step, target: str, chosen: ExportOptions) -> Tr
     """Raises CheckpointError."""
     _require_torch("export")
     storage = opened(root)
-    return export(storage, choice.folder_of(storage, step), Path(target), chosen)
+    return export(storage, catalog.folder_of(storage, step), Path(target), chosen)
 
 
 def import_step(

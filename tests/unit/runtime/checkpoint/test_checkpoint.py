@@ -24,7 +24,6 @@ from provision_runtime.checkpoint import (
     NotCommitted,
     SaveProgress,
     catalog,
-    choice,
     disk_usage,
     errors,
     hashes,
@@ -267,7 +266,7 @@ def test_no_flipped_bit_of_latest_leads_to_another_step(tmp_path: Path) -> None:
     for wrong in damaged:
         named.write_bytes(wrong)
         assert Path(checkpoint_path(tmp_path)).name == "step-000000000300", wrong
-    folders = choice.choose(storage, "latest", choice.PREVIOUS)
+    folders = catalog.choose(storage, "latest", catalog.PREVIOUS)
     assert folders == ["step-000000000300", "step-000000000200", "step-000000000100"]
     assert verify(tmp_path) == verify(tmp_path, step=200) == []
     assert catalog.latest(storage) == "step-000000000300"
@@ -288,17 +287,17 @@ def test_unreadable_manifest_is_not_skipped(tmp_path: Path) -> None:
             (tmp_path / names[step] / manifest.NAME).write_bytes(b"{}")
 
     damage(300)  # made before 200, whose parent it is
-    assert choice.choose(storage, "latest", choice.PREVIOUS) == [
+    assert catalog.choose(storage, "latest", catalog.PREVIOUS) == [
         names[step] for step in (400, 300, 200, 100)
     ]
     (tmp_path / "latest").unlink()
-    assert choice.folder_of(storage, "latest") == names[300]  # nothing tells that it is older
+    assert catalog.folder_of(storage, "latest") == names[300]  # nothing tells that it is older
     damage(400)
-    assert choice.folder_of(storage, "latest") == names[400]
+    assert catalog.folder_of(storage, "latest") == names[400]
     assert [(damage.folder, damage.file) for damage in verify(tmp_path)] == [
         (names[400], manifest.NAME)
     ]
-    assert choice.choose(storage, 400, choice.PREVIOUS) == [
+    assert catalog.choose(storage, 400, catalog.PREVIOUS) == [
         names[step] for step in (400, 300, 200, 100)
     ]
     assert catalog.latest(storage) == names[200]  # what a save goes on from

@@ -14,7 +14,6 @@ from provision_runtime.checkpoint import (
     CheckpointWarning,
     DamagedFile,
     catalog,
-    choice,
     copies,
     layout,
     list_steps,
@@ -55,7 +54,7 @@ def restore(root: Path) -> int:
     whole."""
     layout.damaged.discard(str(root))
     storage = Storage(root)
-    for folder in choice.choose(storage, "latest", choice.PREVIOUS):
+    for folder in catalog.choose(storage, "latest", catalog.PREVIOUS):
         try:
             content = loader._read_manifest(storage, folder)
             loader.verify_files(storage, folder, content, names(content), ByteCount())
