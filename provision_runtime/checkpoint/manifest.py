@@ -204,20 +204,22 @@ def dumps(manifest: Manifest) -> bytes:
 def _body(manifest: Manifest) -> bytes:
     runs: list[tuple[Any, list[str], list[str]]] = []
     others = {}
-    expected = None
+    end = None
     for name, tensor in manifest.tensors.items():
         record = tensor.records[0]
         if not record.is_packed or record.sizes != tensor.shape:
             others[name] = tensor
             continue
         kind = record.file, tensor.dtype, tensor.shape
-        if (*kind, record.at) != expected:
-            runs.append(((*kind, record.at), [], []))
-        runs[-1][1].append(name)
-        runs[-1][2].append(record.digest)
-        expected = (*kind, record.at + record.size)
-    document = {**vars(manifest), "schema": SCHEMA, "tensors": others}
-    document["runs"] = [Run(*(*kind, names, "".join(digests))) for kind, names, digests in runs]
+        if (*kind, record.at) != end:
+            names: list[str] = []
+            digests: list[str] = []
+            runs.append(((*kind, record.at), names, digests))
+        names.append(name)
+        digests.append(record.digest)
+        end = (*kind, record.at + record.size)
+    joined = [Run(*kind, names, "".join(digests)) for kind, names, digests in runs]
+    document = {**vars(manifest), "schema": SCHEMA, "tensors": others, "runs": joined}
     return json.dumps(document, sort_keys=True, default=vars)[1:].encode() + b"\n"
 
 

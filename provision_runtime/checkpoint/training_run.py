@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from ..comm.ranks import Ranks
     from .storage import Root
 
-# Signals by which schedulers announce the end: saves and stops, and saves and goes on.
-STOP, SAVE = "SIGTERM", "SIGUSR1"
+# The signal by which schedulers announce the end; the other, SIGUSR1, saves and goes on.
+STOP = "SIGTERM"
 METRICS = "metrics"
 
 
@@ -290,8 +290,7 @@ class CheckpointManager:
     def _listen(self) -> None:
         if threading.current_thread() is not threading.main_thread():
             raise ValueError("on_signal=True works only in the main thread: pass on_signal=False")
-        for name in (STOP, SAVE):
-            number = getattr(signal, name)
+        for number in (signal.SIGTERM, signal.SIGUSR1):
             self._handlers[number] = signal.signal(number, self._receive)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:

@@ -68,10 +68,7 @@ def may_link(entry: FileEntry) -> bool:
 
 def hashing_threads() -> int:
     """How many threads hash at a time: more than this rank's processors would only take turns."""
-    if hasattr(os, "sched_getaffinity"):
-        processors = len(os.sched_getaffinity(0))
-    else:
-        processors = os.cpu_count() or 1
+    processors = len(os.sched_getaffinity(0))
     ranks_of_host = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
     return min(WORKERS, max(2, processors // ranks_of_host))
 

@@ -7,7 +7,6 @@ import shutil
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from .. import fs
 from ..comm.processes import this_process
 from ..comm.store import StoreClient, StoreLost, never
 from ..facts import oom
@@ -134,7 +133,7 @@ class RankContext:
             self.remove_location()
 
     def remove_location(self) -> None:
-        fs.files.remove_if_exists(last_states.location_path(self.options.out, self.env.rank))
+        last_states.location_path(self.options.out, self.env.rank).unlink(missing_ok=True)
 
     def remove_temporary_folders(self) -> None:
         """Call it on every rank: if the folder is not shared, each rank has its own."""
