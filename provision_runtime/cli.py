@@ -21,7 +21,10 @@ def main(arguments: Sequence[str]) -> int:
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     for name, (_, text) in VERBS.items():
-        verbs.add_parser(name, add_help=False, **({"help": text} if text else {}))
+        if text:
+            verbs.add_parser(name, help=text, add_help=False)
+        else:
+            verbs.add_parser(name, add_help=False)
     verb = parser.parse_args(arguments[:1]).verb
     run, text = VERBS[verb]
     # Each verb has its own parser, so that only the modules of that verb are imported.

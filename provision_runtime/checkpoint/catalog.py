@@ -136,8 +136,7 @@ def remove_leftovers(storage: Storage) -> None:
     """Removes unfinished folders of writers that have certainly ended, and what an earlier removal
     left.
     """
-    leftovers = [name for name in storage.folders() if layout.is_leftover(name)]
-    for name in leftovers:
+    for name in filter(layout.is_leftover, storage.folders()):
         with suppress(OSError):  # perhaps another user's; continue with the others
             storage.remove(name)
 

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from .manifest import Manifest
     from .progress import SaveCallback
     from .storage import Storage
-    from .writer import WrittenFile
 
 VISIBLE_S = 30.0
 # Extra free space for a save: for folders, the manifest, and other programs that write meanwhile.
@@ -78,6 +77,8 @@ class Save:
     progress: SaveCallback
     metadata: Mapping[str, object] = field(default_factory=dict)
     incremental: bool = True
+    # Why this rank has nothing to write.
+    problem: Exception | None = None
     # The temporary folder, and the checkpoint before this one.
     _folder: str = ""
     _parent: str | None = None
@@ -99,7 +100,7 @@ class Save:
             try:
                 is_damaged = self._begin()
                 total, part = self._write()
-                folder = self._publish(part)
+                folder = self._publish(part, total)
             except BaseException:
                 self._undo()
                 raise
@@ -120,7 +121,13 @@ class Save:
         """
         is_damaged = self.storage.root in layout.damaged
         size = sum(item.bytes for item in self.items)
-        reports = self.ranks.exchange("checkpoint/step", [self.step, is_damaged, size])
+
+        def report() -> list[int]:
+            if self.problem:
+                raise self.problem
+            return [self.step, is_damaged, size]
+
+        reports = collective.run_on_all("checkpoint/step", self.ranks, report)
         steps, are_damaged, sizes = zip(*reports)
         if len(set(steps)) > 1:
             text = ", ".join(f"{number} on rank {rank}" for rank, number in enumerate(steps))
@@ -140,41 +147,32 @@ class Save:
         return any(are_damaged)
 
     def _write(self) -> tuple[SaveProgress, Manifest]:
-        """Writes this rank's files into the temporary folder, and a list of them, its part.
-
-        On return all files are durable.
-        """
-        storage, ranks, folder = self.storage, self.ranks, self._folder
-        collective.run_on_all(
-            "checkpoint/enter", ranks, lambda: storage.wait_for(folder, VISIBLE_S)
-        )
-        # The parent as this rank sees it; None if it was removed meanwhile.
-        content, self._parent_content = self._parent_content, None  # it may be large
-        if not self.incremental:
-            content = None
-        elif ranks.rank:
-            content = catalog.manifest_if_intact(storage, self._parent)
-        total, written = self._run_writer(Writer(storage, folder, self._parent, content))
-        part = publication.part_of(written, ranks.world_size)
-
-        def finish() -> None:
-            self.progress(total)
-            if ranks.rank:
-                publication.write_part(storage, folder, part, ranks.rank)
-
-        collective.run_on_all("checkpoint/part", ranks, finish)
-        return total, part
-
-    def _run_writer(self, writer: Writer) -> tuple[SaveProgress, list[WrittenFile]]:
-        """All ranks' bytes, and this rank's files.
+        """Writes this rank's files into the temporary folder, and a list of them, its part. Returns
+        all ranks' bytes, and the part; all files are durable then.
 
         The ranks exchange their progress at least every LONGEST_PAUSE_S, so a lost rank is missed,
         and a failure on one rank stops all.
         """
+        storage, rank = self.storage, self.ranks.rank
+        # The parent as this rank sees it; None if it was removed meanwhile.
+        content, self._parent_content = self._parent_content, None  # it may be large
+        if not self.incremental:
+            content = None
+        elif rank:
+            content = catalog.manifest_if_intact(storage, self._parent)
+        writer = Writer(storage, self._folder, self._parent, content)
+
+        def write() -> Manifest:
+            storage.wait_for(self._folder, VISIBLE_S)
+            part = publication.part_of(writer.run(self.items), self.ranks.world_size)
+            if rank:
+                publication.write_part(storage, self._folder, part, rank)
+            return part
+
         started = time.monotonic()
         total = SaveProgress(0, 0, 0.0)
 
-        def beat(future: Future[list[WrittenFile]]) -> bool:
+        def beat(future: Future[Manifest]) -> bool:
             nonlocal total
 
             def report() -> tuple[bool, int, int, int]:
@@ -192,17 +190,17 @@ class Save:
             total = SaveProgress(size, written + linked, seconds, written, linked)
             return all(are_over)
 
-        future = run_with_beats(lambda: writer.run(self.items), beat, writer.stop)
-        return total, future.result()
+        part = run_with_beats(write, beat, writer.stop).result()
+        return total, part
 
-    def _publish(self, part: Manifest) -> str:
+    def _publish(self, part: Manifest, total: SaveProgress) -> str:
         """Returns the checkpoint's name. The step counts as committed once rank 0 has committed it,
         even if another rank or the store is lost before the news arrives.
 
         Rank 0 first checks that all ranks still respond: it may have been suspended for so long
         that they gave up.
         """
-        collective.barrier("checkpoint/ready", self.ranks)
+        collective.run_on_all("checkpoint/ready", self.ranks, lambda: self.progress(total))
         self._is_publishing = True
 
         def make_visible() -> str:

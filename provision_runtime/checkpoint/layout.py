@@ -85,8 +85,7 @@ def parse(folder: str) -> CheckpointName | None:
 
 def next_generation(folders: Iterable[str], step: int) -> int:
     """A generation of the step that no folder has."""
-    names = map(parse, folders)
-    generations = [name.generation for name in names if name is not None and name.step == step]
+    generations = [name.generation for name in map(parse, folders) if name and name.step == step]
     return max(generations, default=-1) + 1
 
 

@@ -66,14 +66,13 @@ class LoadReport:
 
 @frozen
 class _Prepared:
-    """What a rank holds once it may read. objects: the loaded ones by name. bytes: to read."""
+    """What a rank holds once it may read. objects: the loaded ones by name."""
 
     expansion: Expansion
     reader: Reader
     plan: LoadPlan
     objects: Mapping[str, Any]
     content: Manifest
-    bytes: int
 
 
 def load(
@@ -179,7 +178,7 @@ class _Load:
         return LoadReport(
             step=prepared.content.step,
             folder=f"{self._storage.root}/{folder}",
-            bytes=prepared.bytes,
+            bytes=prepared.plan.bytes(prepared.content),
             seconds=time.monotonic() - started,
             refused=tuple(refused),
             missing=prepared.plan.missing,
@@ -212,7 +211,7 @@ class _Load:
         except (DamagedFile, OSError) as error:
             _raise_if_vanished(self._storage, folder, content, error)
             raise
-        return _Prepared(expansion, reader, plan, objects, content, plan.bytes(content))
+        return _Prepared(expansion, reader, plan, objects, content)
 
     def _check_same(self, folder: str, prepared: _Prepared) -> None:
         """Raises Vanished, on all ranks, if they do not see the same checkpoint; CheckpointError

@@ -218,7 +218,7 @@ def _body(manifest: Manifest) -> bytes:
         names.append(name)
         digests.append(record.digest)
         end = (*kind, record.at + record.size)
-    joined = [Run(*kind, names, "".join(digests)) for kind, names, digests in runs]
+    joined = [Run(*(*kind, names, "".join(digests))) for kind, names, digests in runs]
     document = {**vars(manifest), "schema": SCHEMA, "tensors": others, "runs": joined}
     return json.dumps(document, sort_keys=True, default=vars)[1:].encode() + b"\n"
 

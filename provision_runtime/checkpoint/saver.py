@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ..comm.ranks import Ranks
-    from .progress import SaveCallback, SaveProgress
+    from .progress import SaveCallback
     from .storage import Root
 
 
@@ -56,18 +56,8 @@ def prepare(
         if in_background:
             items = SNAPSHOT.take(items)
     except (MemoryError, RuntimeError) as error:
-        items, report_progress = [], _raise_in_callback(error)
+        # Raised when the ranks next exchange values: raised earlier, it would leave them waiting.
+        items, problem = [], error
 
-    save = Save(storage, step, items, ranks, report_progress, metadata or {}, incremental)
+    save = Save(storage, step, items, ranks, report_progress, metadata or {}, incremental, problem)
     return save.commit
-
-
-def _raise_in_callback(error: Exception) -> SaveCallback:
-    """A callback that raises the error when the ranks next exchange values: raised earlier, it
-    would leave the others waiting.
-    """
-
-    def progress(_: SaveProgress) -> None:
-        raise error
-
-    return progress

@@ -96,8 +96,8 @@ def _check_copies(storage: Storage) -> CheckpointVerdict:
 def _check(
     storage: Storage, folder: str, known: Known, progress: Callable[[int], None]
 ) -> CheckpointVerdict:
-    step, content, damages, problem = catalog.step_of(folder), None, [], ""
-    assert step is not None
+    step, content, problem = catalog.step_of(folder) or 0, None, ""
+    damages: list[Damage] = []
     try:
         content, damages = verification.check_folder(storage, folder, progress, known)
     except (CheckpointError, OSError) as error:
