@@ -100,7 +100,8 @@ class Save:
             try:
                 is_damaged = self._begin()
                 total, part = self._write()
-                folder = self._publish(part, total)
+                collective.run_on_all("checkpoint/part", self.ranks, lambda: self.progress(total))
+                folder = self._publish(part)
             except BaseException:
                 self._undo()
                 raise
@@ -193,14 +194,14 @@ class Save:
         part = run_with_beats(write, beat, writer.stop).result()
         return total, part
 
-    def _publish(self, part: Manifest, total: SaveProgress) -> str:
+    def _publish(self, part: Manifest) -> str:
         """Returns the checkpoint's name. The step counts as committed once rank 0 has committed it,
         even if another rank or the store is lost before the news arrives.
 
         Rank 0 first checks that all ranks still respond: it may have been suspended for so long
         that they gave up.
         """
-        collective.run_on_all("checkpoint/ready", self.ranks, lambda: self.progress(total))
+        collective.barrier("checkpoint/ready", self.ranks)
         self._is_publishing = True
 
         def make_visible() -> str:

@@ -133,14 +133,14 @@ def check_file(storage: Storage, folder: str, entry: FileEntry, known: Known) ->
         size, _, file = storage.stat(folder, entry.name)
         if size != entry.size:
             return f"{size} bytes instead of {entry.size}"
-        if (file, size, committed) not in known:
+        key = file, size, committed
+        if key not in known:
             block = memoryview(bytearray(min(READ_BYTES, size)))
             for offset in range(0, size, READ_BYTES):
                 part = block[: size - offset]
                 count = storage.read_into(folder, entry.name, offset, part)
                 digest.update(part[:count])
-            known[file, size, committed] = digest.hexdigest() == committed
+            known[key] = digest.hexdigest() == committed
     except FileNotFoundError:
         return "it is missing"
-    is_whole = known[file, size, committed]
-    return None if is_whole else f"its {name} is not the committed one"
+    return None if known[key] else f"its {name} is not the committed one"
