@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -123,26 +124,17 @@ def load(
     raise Vanished(f"the checkpoint in {storage.root} was replaced {TRIES} times during the load")
 
 
+@dataclass
 class _Load:
-    """One rank's part in a load."""
+    """One rank's part in a load. _count: bytes that this rank verifies and reads."""
 
-    def __init__(
-        self,
-        state_dict: StateDict,
-        storage: Storage,
-        ranks: Ranks,
-        allow_pickle: bool,
-        strict: bool,
-        progress: LoadCallback,
-    ) -> None:
-        self._progress = progress
-        # Bytes that this rank verifies and reads.
-        self._count = ByteCount()
-        self._state_dict = state_dict
-        self._storage = storage
-        self._ranks = ranks
-        self._allow_pickle = allow_pickle
-        self._strict = strict
+    _state_dict: StateDict
+    _storage: Storage
+    _ranks: Ranks
+    _allow_pickle: bool
+    _strict: bool
+    _progress: LoadCallback
+    _count: ByteCount = field(default_factory=ByteCount)
 
     def first_intact(self, folders: Sequence[str]) -> LoadReport:
         """Loads the first of the folders that is intact."""

@@ -223,7 +223,7 @@ class Storage:
         """The oldest, which the caller closes."""
         with self._lock:
             oldest = self._unsynced[:count]
-            del self._unsynced[:count]
+            del self._unsynced[: len(oldest)]
         return oldest
 
     def commit(self, folder: str, step: int, content: bytes) -> str:

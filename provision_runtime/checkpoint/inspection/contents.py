@@ -55,18 +55,17 @@ class Contents:
 def read_contents(storage: Storage, step: Step) -> Contents:
     """Raises NoCheckpoint; CheckpointError if the manifest cannot be read."""
     folder, content = catalog.read_step(storage, step)
-    tensors = []
-    for name, tensor in content.tensors.items():
-        tensors.append(
-            TensorContent(
-                name=name,
-                dtype=tensor.dtype,
-                shape=tensor.shape,
-                bytes=math.prod(tensor.shape) * element_bytes(tensor.dtype),
-                parts=len(tensor.records),
-                files=tuple(dict.fromkeys(record.file for record in tensor.records)),
-            )
+    tensors = [
+        TensorContent(
+            name=name,
+            dtype=tensor.dtype,
+            shape=tensor.shape,
+            bytes=math.prod(tensor.shape) * element_bytes(tensor.dtype),
+            parts=len(tensor.records),
+            files=tuple(dict.fromkeys(record.file for record in tensor.records)),
         )
+        for name, tensor in content.tensors.items()
+    ]
     objects = [
         ObjectContent(name, record.size, record.file) for name, record in content.objects.items()
     ]

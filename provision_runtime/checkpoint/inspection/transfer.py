@@ -41,7 +41,7 @@ def import_step(
     from .. import save
     from ..plain import read_plain
 
-    if step in {name.step for name in catalog.steps(Storage(root))}:
+    if catalog.choose(Storage(root), step, catalog.REFUSE):
         raise CheckpointError(f"{root} has a checkpoint of step {step}: choose another --step")
     named: dict[str, object] = {}
     for old, value in Expansion(read_plain(source, allow_pickle=allow_pickle)).values.items():
