@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from provision.cli.verb import verb
-from provision_runtime.checkpoint.errors import CheckpointError
 from provision_runtime.checkpoint.inspection import command
+from provision_runtime.checkpoint.inspection.root import CheckpointError
 from provision_runtime.report.options import Option
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from .. import layout, manifest
-from ..errors import CheckpointError
+from ..errors import CheckpointError as CheckpointError
 from ..storage import Storage
 
 NAME_THE_ROOT = "Name the folder that the job passes to checkpoint.save."
