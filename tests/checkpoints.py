@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from provision_runtime.checkpoint import catalog, choice, layout
-from provision_runtime.checkpoint.commit import Committed, commit
+from provision_runtime.checkpoint import catalog, layout
+from provision_runtime.checkpoint.commit import Save, SaveReport
 from provision_runtime.checkpoint.items import MIN_FILE_BYTES, OBJECT, Item
 from provision_runtime.checkpoint.manifest import Manifest
 from provision_runtime.checkpoint.storage import Storage
@@ -29,9 +29,9 @@ def save(
     contents: Mapping[str, object],
     ranks: Ranks | None = None,
     **options: Any,
-) -> Committed:
-    settings = {"metadata": {}, "incremental": True, "progress": lambda _: None, **options}
-    return commit(opened(root), step, plan(contents), ranks or single_process(), **settings)
+) -> SaveReport:
+    settings = {"progress": lambda _: None, **options}
+    return Save(opened(root), step, plan(contents), ranks or single_process(), **settings).commit()
 
 
 def big(letter: str) -> bytes:
@@ -42,7 +42,7 @@ def big(letter: str) -> bytes:
 def manifest_of(root: Path | str | Storage, step: int) -> Manifest:
     """The manifest of a step."""
     storage = opened(root)
-    return catalog.read_manifest(storage, choice.folder_of(storage, step))
+    return catalog.read_manifest(storage, catalog.folder_of(storage, step))
 
 
 def temporaries(root: Path) -> list[str]:

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 
 def main(venv: str, is_bundled: bool) -> None:
@@ -68,13 +67,12 @@ def commit(root: Path, step: int) -> None:
         import torch
     except ImportError:
         from provision_runtime.checkpoint import items
-        from provision_runtime.checkpoint.commit import commit as commit_items
+        from provision_runtime.checkpoint.commit import Save
         from provision_runtime.checkpoint.storage import Storage
         from provision_runtime.comm.ranks import single_process
 
         item = items.Item("value", items.OBJECT, b"content")
-        options: dict[str, Any] = {"metadata": {}, "incremental": False, "progress": print}
-        commit_items(Storage(root), step, [item], single_process(), **options)
+        Save(Storage(root), step, [item], single_process(), print).commit()
         return
     checkpoint.save({"value": torch.arange(4)}, root, step=step)
     state = {"value": torch.zeros(4, dtype=torch.int64)}

@@ -10,7 +10,7 @@ A save writes to a temporary folder, syncs it, and renames it into place.
 From the state dict to the disk: nested.py (live objects in it), plan.py (which rank writes what),
 memory.py (the bytes of tensors), writer.py (hashing, writing, linking), commit.py (the order of
 the steps), publication.py (rank 0's part), storage.py (the folder on the disk), manifest.py and layout.py
-(what is on the disk). Back: catalog.py, choice.py, verification.py, loader.py (the order), match.py
+(what is on the disk). Back: catalog.py, verification.py, loader.py (the order), match.py
 (what a state dict needs), reader.py (into memory). inspection/ is the command `checkpoint`. path,
 latest, list_steps, contents, metadata, verify and prune work without torch. training_run.py is
 CheckpointManager, plain.py and export.py read and write the files of others.
@@ -21,8 +21,9 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING
 
-from . import catalog, choice, loader, retention, saver, verification
-from .choice import LATEST, REFUSE
+from . import catalog, loader, retention, saver, verification
+from .catalog import LATEST, REFUSE
+from .commit import SaveReport
 from .errors import CheckpointError, CheckpointWarning, DamagedFile, NoCheckpoint, NotCommitted
 from .items import OBJECT, StateDict
 from .loader import LoadReport
@@ -31,7 +32,6 @@ from .plain import read_plain
 from .progress import LoadProgress, SaveProgress
 from .retention import Pruned
 from .rng import PerRank, Rng, restore_rng, rng_state
-from .saver import SaveReport
 from .storage import Root, Step, Storage
 from .training_run import CheckpointManager
 from .verification import Damage
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from ..comm.ranks import Ranks
-    from .manifest import Manifest
     from .progress import LoadCallback, SaveCallback
 
 __all__ = [
@@ -331,7 +330,7 @@ def path(
         OSError: If the disk fails.
     """
     storage = Storage(root)
-    return f"{storage.root}/{choice.folder_of(storage, step)}"
+    return f"{storage.root}/{catalog.folder_of(storage, step)}"
 
 
 def list_steps(root: Root) -> list[int]:
@@ -369,7 +368,7 @@ def contents(
         DamagedFile: If the manifest is damaged.
         OSError: If the disk fails.
     """
-    content = _manifest(Storage(root), step)
+    _, content = catalog.read_step(Storage(root), step)
     by_name = {name: (tensor.dtype, tensor.shape) for name, tensor in content.tensors.items()}
     for name in content.objects:
         by_name[name] = (OBJECT, ())
@@ -395,11 +394,7 @@ def metadata(
         DamagedFile: If the manifest is damaged.
         OSError: If the disk fails.
     """
-    return _manifest(Storage(root), step).metadata
-
-
-def _manifest(storage: Storage, step: Step) -> Manifest:
-    return catalog.read_manifest(storage, choice.folder_of(storage, step))
+    return catalog.read_step(Storage(root), step)[1].metadata
 
 
 def verify(

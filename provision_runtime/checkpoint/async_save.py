@@ -117,25 +117,26 @@ class HostSnapshot:
         tensors = {item.box_key: item for item in items if not item.is_object}
         devices = streams.devices_of(item.data for item in tensors.values())
         # Frees memory that does not fit, and allocates what is missing.
-        for box_key, memory in tuple(self._memory.items()):
-            if box_key not in tensors or not _fits(memory, tensors[box_key]):
-                del self._memory[box_key]
-        for box_key, item in tensors.items():
-            if box_key not in self._memory:
-                self._memory[box_key] = _allocate(item)
-        copies = {
-            box_key: replace(item, data=self._memory[box_key]) for box_key, item in tensors.items()
+        self._memory = {
+            key: memory
+            for key, memory in self._memory.items()
+            if key in tensors and _fits(memory, tensors[key])
         }
+        copies = {}
+        for key, item in tensors.items():
+            if key not in self._memory:
+                self._memory[key] = _allocate(item)
+            copies[key] = replace(item, data=self._memory[key])
         streams.wait_for(devices)
         sources: list[Item] = []
         targets: list[Item] = []
         with torch.no_grad():
-            for box_key, item in tensors.items():
+            for key, item in tensors.items():
                 if is_plain(item.data):
                     sources += pieces(item)
-                    targets += pieces(copies[box_key])
+                    targets += pieces(copies[key])
                 else:
-                    copies[box_key].data.copy_(item.data, non_blocking=True)
+                    copies[key].data.copy_(item.data, non_blocking=True)
         with ThreadPoolExecutor(hashing_threads(), thread_name_prefix="provision-snapshot") as pool:
             list(pool.map(_copy_memory, sources, targets))
         streams.wait_for(devices)

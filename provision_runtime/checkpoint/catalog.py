@@ -1,4 +1,5 @@
-"""Which checkpoints a root holds, which is the latest, and what dead writers left behind.
+"""Which checkpoints a root holds, which of them a step's number or `latest` means, and what dead
+writers left behind.
 
 Works without torch.
 """
@@ -6,20 +7,24 @@ Works without torch.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from . import layout, manifest
-from .errors import CheckpointError, DamagedFile
+from .errors import CheckpointError, DamagedFile, NoCheckpoint, Vanished
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .layout import CheckpointName
     from .manifest import Manifest
-    from .storage import Storage
+    from .storage import Step, Storage
+
+T = TypeVar("T")
 
 # How often to list a root that changes each time.
 TRIES = 100
+LATEST = "latest"
+REFUSE, PREVIOUS = "refuse", "previous"
 
 
 def committed(storage: Storage) -> list[CheckpointName]:
@@ -66,28 +71,24 @@ def latest(storage: Storage) -> str | None:
     """The folder that `latest` names, or else the last commit that can be read; None if there is no
     checkpoint.
 
-    To load a checkpoint, use `named` and `newest_first`, which skip none that cannot be read.
+    To load a checkpoint, use `choose`, which skips none that cannot be read.
     """
-    folder = named(storage)
-    if folder is not None:
-        return folder
-    folders = _list_settled(storage, lambda names: intact_newest_first(storage, names))
-    return next(iter(folders), None)
+    return _named(storage) or next(
+        iter(_settled(storage, lambda names: intact_newest_first(storage, names))), None
+    )
 
 
-def named(storage: Storage) -> str | None:
+def _named(storage: Storage) -> str | None:
     """The folder that `latest` names; None if that does not exist, or `latest` names none."""
 
-    def look(names: list[CheckpointName]) -> list[str]:
+    def look(names: list[CheckpointName]) -> str | None:
         folder = storage.latest()
-        if folder is None or layout.parse(folder) not in names:
-            return []
-        return [folder]
+        return folder if folder and layout.parse(folder) in names else None
 
-    return next(iter(_list_settled(storage, look)), None)
+    return _settled(storage, look)
 
 
-def newest_first(storage: Storage) -> list[str]:
+def _newest_first(storage: Storage) -> list[str]:
     """All folders, the last commit first. A manifest that cannot be read does not tell its age: it
     may be the newest, and comes first.
     """
@@ -98,7 +99,7 @@ def newest_first(storage: Storage) -> list[str]:
         present = map(str, reversed(committed(storage)))
         return [folder for folder in present if folder in unreadable] + intact
 
-    return _list_settled(storage, look)
+    return _settled(storage, look)
 
 
 def step_of(folder: str | None) -> int | None:
@@ -106,29 +107,17 @@ def step_of(folder: str | None) -> int | None:
     return name.step if name else None
 
 
-def of_step(storage: Storage, step: int) -> str | None:
-    """The newest generation of a step."""
-
-    def look(names: list[CheckpointName]) -> list[str]:
-        return [str(name) for name in names if name.step == step]
-
-    generations = _list_settled(storage, look)
-    return generations[-1] if generations else None
-
-
 def intact_newest_first(storage: Storage, names: list[CheckpointName] | None = None) -> list[str]:
     """Folders whose manifest can be read, the last commit first."""
-    if names is None:
-        names = committed(storage)
     ages = []
-    for name in names:
+    for name in committed(storage) if names is None else names:
         content = manifest_if_intact(storage, str(name))
         if content is not None:
             ages.append((content.sequence, name))
     return [str(name) for _, name in sorted(ages, reverse=True)]
 
 
-def _list_settled(storage: Storage, look: Callable[[list[CheckpointName]], list[str]]) -> list[str]:
+def _settled(storage: Storage, look: Callable[[list[CheckpointName]], T]) -> T:
     """The result of `look` for a listing of the root.
 
     An empty result counts only if the next listing is the same: while a step is saved again,
@@ -136,20 +125,80 @@ def _list_settled(storage: Storage, look: Callable[[list[CheckpointName]], list[
     """
     names = committed(storage)
     for _ in range(TRIES):
-        folders = look(names)
-        if folders:
+        found = look(names)
+        names_before, names = names, [] if found else committed(storage)
+        if found or names_before == names:
             break
-        names_before, names = names, committed(storage)
-        if names_before == names:
-            break
-    return folders
+    return found
 
 
 def remove_leftovers(storage: Storage) -> None:
     """Removes unfinished folders of writers that have certainly ended, and what an earlier removal
     left.
     """
-    leftovers = [name for name in storage.folders() if layout.is_leftover(name)]
-    for name in leftovers:
+    for name in filter(layout.is_leftover, storage.folders()):
         with suppress(OSError):  # perhaps another user's; continue with the others
             storage.remove(name)
+
+
+# Which checkpoint a step means
+
+
+def step_number(step: Step) -> int | None:
+    """None for the latest. Raises ValueError if it is neither a number nor `latest`."""
+    return None if step == LATEST else layout.check_step(step)
+
+
+def choose(storage: Storage, step: Step, on_damage: str) -> list[str]:
+    """The folders to try, in order.
+
+    With on_damage="previous", the folders that were committed before follow, newest first.
+    """
+    number = step_number(step)
+    if number is None:
+        folder = _named(storage)
+        first = [folder] if folder else _newest_first(storage)[:1]
+    else:
+        # The newest generation.
+        first = _settled(
+            storage, lambda names: [str(name) for name in names if name.step == number]
+        )
+        first = first[-1:]
+    if not first or on_damage != PREVIOUS:
+        return first
+    others = (folder for folder in _newest_first(storage) if folder not in first)
+    return first + [
+        folder for folder in others if number is None or (step_of(folder) or 0) < number
+    ]
+
+
+def folder_of(storage: Storage, step: Step) -> str:
+    """The folder of a step. Raises NoCheckpoint."""
+    folders = choose(storage, step, REFUSE)
+    if not folders:
+        raise NoCheckpoint(describe_absence(storage, step))
+    return folders[0]
+
+
+def read_step(storage: Storage, step: Step) -> tuple[str, Manifest]:
+    """The folder of a step and its manifest; looks again if it was replaced meanwhile.
+
+    Raises NoCheckpoint; CheckpointError if the manifest cannot be read.
+    """
+    for _ in range(TRIES):
+        folder = folder_of(storage, step)
+        try:
+            return folder, read_manifest(storage, folder)
+        except CheckpointError:
+            if folder in storage.folders():
+                raise
+    raise Vanished(f"step {step} in {storage.root} was replaced {TRIES} times meanwhile")
+
+
+def describe_absence(storage: Storage, step: Step) -> str:
+    which = "" if step == LATEST else f" of step {step}"
+    numbers = ", ".join(str(name.step) for name in steps(storage))
+    present = "it has no committed step"
+    if numbers:
+        present = f"it has step{'s' if ',' in numbers else ''} {numbers}"
+    return f"{storage.root} has no checkpoint{which}: {present}"

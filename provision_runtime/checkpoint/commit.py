@@ -1,7 +1,7 @@
 """The order of the steps of a save.
 
-    rank 0     makes the temporary folder (publication.begin)
-    all ranks  write or link their files, and a list of them (_Save.write)
+    rank 0     makes the temporary folder (Save._begin)
+    all ranks  write or link their files, and a list of them (Save._write)
     rank 0     merges the lists into the manifest and renames the folder (publication.publish)
     all ranks  wait until they see the checkpoint (_wait_until_visible)
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 import time
 import warnings
 from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Callable
 
 from ..comm import collective
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from .manifest import Manifest
     from .progress import SaveCallback
     from .storage import Storage
-    from .writer import WrittenFile
 
 VISIBLE_S = 30.0
 # Extra free space for a save: for folders, the manifest, and other programs that write meanwhile.
@@ -43,199 +43,199 @@ SPACE_MARGIN = 1.1
 
 
 @frozen
-class Committed:
-    folder: str
-    progress: SaveProgress
+class SaveReport:
+    """A save that was committed.
 
-
-def commit(
-    storage: Storage,
-    step: int,
-    items: Sequence[Item],
-    ranks: Ranks,
-    *,
-    metadata: Mapping[str, object],
-    incremental: bool,
-    progress: SaveCallback,
-) -> Committed:
-    """Commits one checkpoint made of every rank's items.
-
-    On return it is whole and durable, and `latest` names it. A failure on any rank is raised on all
-    of them (NotCommitted, which names the ranks) and leaves nothing visible.
+    Attributes:
+        step: The number of the step.
+        folder: The checkpoint's path.
+        bytes: Bytes of tensors in the checkpoint, over all ranks.
+        written: Bytes of them that were written.
+        linked: Bytes of them that were linked, because the parent has them.
+        seconds: From the first write until all ranks saw the checkpoint.
     """
-    save = _Save(storage, step, items, ranks, progress)
-    try:
-        try:
-            folder, parent, is_damaged = save.begin(incremental)
-            total = save.write(folder, parent)
-            folder = save.publish(folder, metadata)
-        except BaseException:
-            save.undo()
-            raise
-    except (RankFailed, RanksMissing, StoreLost) as error:
-        failure = as_rank_failed(error)
-        raise NotCommitted(step, failure, is_certain=not save.is_publishing) from error
-    if is_damaged:
-        layout.damaged.discard(storage.root)
-    _wait_until_visible(storage, folder, ranks)
-    return Committed(folder, total)
+
+    step: int
+    folder: str
+    bytes: int
+    written: int
+    linked: int
+    seconds: float
 
 
-class _Save:
+@dataclass
+class Save:
     """This rank's steps of one save, and how far it came, which decides what a failure means.
 
-    is_publishing: rank 0 may be making the checkpoint visible.
+    items: what this rank writes.
     """
 
-    def __init__(
-        self,
-        storage: Storage,
-        step: int,
-        items: Sequence[Item],
-        ranks: Ranks,
-        progress: SaveCallback,
-    ) -> None:
-        self.is_publishing = False
-        self._storage = storage
-        self._step = step
-        self._items = items
-        self._ranks = ranks
-        self._progress = progress
-        # On rank 0: the temporary folder, the checkpoint before this one, and this one's folder.
-        self._begun: str | None = None
-        self._parent: str | None = None
-        self._parent_content: Manifest | None = None
-        self._sequence = 0
-        self._published: str | None = None
-        # What this rank wrote.
-        self._part: Manifest | None = None
+    storage: Storage
+    step: int
+    items: Sequence[Item]
+    ranks: Ranks
+    progress: SaveCallback
+    metadata: Mapping[str, object] = field(default_factory=dict)
+    incremental: bool = True
+    # Why this rank has nothing to write.
+    problem: Exception | None = None
+    # The temporary folder, and the checkpoint before this one.
+    _folder: str = ""
+    _parent: str | None = None
+    # On rank 0: what the parent holds, its number, and this checkpoint's folder.
+    _parent_content: Manifest | None = None
+    _sequence: int = 0
+    _published: str | None = None
+    # Rank 0 may be making the checkpoint visible.
+    _is_publishing: bool = False
 
-    def begin(self, incremental: bool) -> tuple[str, str | None, bool]:
-        """The temporary folder, the checkpoint whose files may be linked, and whether a rank knows of
-        damage: then none may.
+    def commit(self) -> SaveReport:
+        """Commits one checkpoint made of every rank's items.
+
+        On return it is whole and durable, and `latest` names it. A failure on any rank is raised on
+        all of them (NotCommitted, which names the ranks) and leaves nothing visible.
+        """
+        started = time.monotonic()
+        try:
+            try:
+                is_damaged = self._begin()
+                total, part = self._write()
+                collective.run_on_all("checkpoint/part", self.ranks, lambda: self.progress(total))
+                folder = self._publish(part)
+            except BaseException:
+                self._undo()
+                raise
+        except (RankFailed, RanksMissing, StoreLost) as error:
+            failure = as_rank_failed(error)
+            raise NotCommitted(self.step, failure, is_certain=not self._is_publishing) from error
+        if is_damaged:
+            layout.damaged.discard(self.storage.root)
+        _wait_until_visible(self.storage, folder, self.ranks)
+        path, seconds = f"{self.storage.root}/{folder}", time.monotonic() - started
+        return SaveReport(self.step, path, total.total, total.written, total.linked, seconds)
+
+    def _begin(self) -> bool:
+        """Makes the temporary folder. Whether a rank knows of damage: then no file is linked.
 
         If the checkpoint may not fit, the second copies are removed: a new checkpoint is worth more,
         and the next prune makes them again.
         """
-        is_damaged = self._storage.root in layout.damaged
-        size = sum(item.bytes for item in self._items)
-        reports = self._ranks.exchange("checkpoint/step", [self._step, is_damaged, size])
+        is_damaged = self.storage.root in layout.damaged
+        size = sum(item.bytes for item in self.items)
+
+        def report() -> list[int]:
+            if self.problem:
+                raise self.problem
+            return [self.step, is_damaged, size]
+
+        reports = collective.run_on_all("checkpoint/step", self.ranks, report)
         steps, are_damaged, sizes = zip(*reports)
         if len(set(steps)) > 1:
             text = ", ".join(f"{number} on rank {rank}" for rank, number in enumerate(steps))
             raise CheckpointError(f"nothing was saved: the ranks save different steps ({text})")
 
         def make_folder() -> tuple[str, str | None]:
-            self._parent, self._parent_content = publication.find_parent(self._storage)
+            self._parent, self._parent_content = publication.find_parent(self.storage)
             if self._parent_content:
                 self._sequence = self._parent_content.sequence + 1
-            if sum(sizes) * SPACE_MARGIN > self._storage.free():
-                copies.remove(self._storage, copies.names(self._storage))
-            self._begun = self._storage.begin(self._step)
-            return self._begun, self._parent if incremental and not any(are_damaged) else None
+            if sum(sizes) * SPACE_MARGIN > self.storage.free():
+                copies.remove(self.storage, copies.names(self.storage))
+            self._folder = self.storage.begin(self.step)
+            return self._folder, self._parent
 
-        folder, parent = _broadcast_slow("checkpoint/open", self._ranks, make_folder)
-        return folder, parent, any(are_damaged)
+        self._folder, self._parent = _broadcast_slow("checkpoint/open", self.ranks, make_folder)
+        self.incremental = self.incremental and not any(are_damaged)
+        return any(are_damaged)
 
-    def write(self, folder: str, parent: str | None) -> SaveProgress:
-        """Writes this rank's files into the temporary folder, and a list of them.
-
-        On return all files are durable.
-        """
-        storage, ranks = self._storage, self._ranks
-        collective.run_on_all(
-            "checkpoint/enter", ranks, lambda: storage.wait_for(folder, VISIBLE_S)
-        )
-        # The parent as this rank sees it; None if it was removed meanwhile.
-        content = self._parent_content if parent else None
-        self._parent_content = None  # it may be large
-        if ranks.rank:
-            content = catalog.manifest_if_intact(storage, parent)
-        total, written = self._run_writer(Writer(storage, folder, parent, content))
-
-        def finish() -> None:
-            self._progress(total)
-            self._part = publication.part_of(written, ranks.world_size)
-            if ranks.rank:
-                publication.write_part(storage, folder, self._part, ranks.rank)
-
-        collective.run_on_all("checkpoint/part", ranks, finish)
-        return total
-
-    def _run_writer(self, writer: Writer) -> tuple[SaveProgress, list[WrittenFile]]:
-        """All ranks' bytes, and this rank's files.
+    def _write(self) -> tuple[SaveProgress, Manifest]:
+        """Writes this rank's files into the temporary folder, and a list of them, its part. Returns
+        all ranks' bytes, and the part; all files are durable then.
 
         The ranks exchange their progress at least every LONGEST_PAUSE_S, so a lost rank is missed,
         and a failure on one rank stops all.
         """
+        storage, rank = self.storage, self.ranks.rank
+        # The parent as this rank sees it; None if it was removed meanwhile.
+        content, self._parent_content = self._parent_content, None  # it may be large
+        if not self.incremental:
+            content = None
+        elif rank:
+            content = catalog.manifest_if_intact(storage, self._parent)
+        writer = Writer(storage, self._folder, self._parent, content)
+
+        def write() -> Manifest:
+            storage.wait_for(self._folder, VISIBLE_S)
+            part = publication.part_of(writer.run(self.items), self.ranks.world_size)
+            if rank:
+                publication.write_part(storage, self._folder, part, rank)
+            return part
+
         started = time.monotonic()
         total = SaveProgress(0, 0, 0.0)
 
-        def beat(future: Future[list[WrittenFile]]) -> bool:
+        def beat(future: Future[Manifest]) -> bool:
             nonlocal total
 
             def report() -> tuple[bool, int, int, int]:
                 """Raises what this rank's writing, or its callback, raised."""
-                self._progress(total)
+                self.progress(total)
                 is_over = future.done()
                 if is_over:
                     future.result()
                 return is_over, writer.count.total, writer.count.written, writer.count.linked
 
-            reports = collective.run_on_all("checkpoint/write", self._ranks, report)
+            reports = collective.run_on_all("checkpoint/write", self.ranks, report)
             are_over, *counts = zip(*reports)
             size, written, linked = map(sum, counts)
             seconds = time.monotonic() - started
             total = SaveProgress(size, written + linked, seconds, written, linked)
             return all(are_over)
 
-        future = run_with_beats(lambda: writer.run(self._items), beat, writer.stop)
-        return total, future.result()
+        part = run_with_beats(write, beat, writer.stop).result()
+        return total, part
 
-    def publish(self, folder: str, metadata: Mapping[str, object]) -> str:
+    def _publish(self, part: Manifest) -> str:
         """Returns the checkpoint's name. The step counts as committed once rank 0 has committed it,
         even if another rank or the store is lost before the news arrives.
 
         Rank 0 first checks that all ranks still respond: it may have been suspended for so long
         that they gave up.
         """
-        collective.barrier("checkpoint/ready", self._ranks)
-        self.is_publishing = True
+        collective.barrier("checkpoint/ready", self.ranks)
+        self._is_publishing = True
 
         def make_visible() -> str:
-            assert self._part is not None
-            self._published = publication.publish(
-                self._storage,
-                folder,
-                self._step,
-                self._part,
+            first = replace(
+                part,
+                step=self.step,
                 parent=self._parent,
                 sequence=self._sequence,
-                metadata=metadata,
+                metadata=dict(self.metadata),
             )
+            self._published = publication.publish(self.storage, self._folder, first)
             return self._published
 
         try:
-            return str(_broadcast_slow("checkpoint/publish", self._ranks, make_visible))
+            return str(_broadcast_slow("checkpoint/publish", self.ranks, make_visible))
         except RankFailed:
-            self.is_publishing = False  # rank 0 reported that it failed
+            self._is_publishing = False  # rank 0 reported that it failed
             raise
         except (RanksMissing, StoreLost) as error:
             committed = self._published or _reported_folder(error)
             if committed is None:
                 raise
             warnings.warn(
-                f"step {self._step} was committed, but the ranks were lost before all of them "
+                f"step {self.step} was committed, but the ranks were lost before all of them "
                 f"knew: {error}",
                 stacklevel=4,
             )
             return committed
 
-    def undo(self) -> None:
+    def _undo(self) -> None:
         """Removes the temporary folder, unless it became a checkpoint."""
-        if self._begun and not self._published:
+        if self._folder and self.ranks.rank == 0 and not self._published:
             with suppress(OSError):
-                self._storage.remove(self._begun)
+                self.storage.remove(self._folder)
 
 
 def _reported_folder(error: RanksMissing | StoreLost) -> str | None:

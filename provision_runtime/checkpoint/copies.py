@@ -209,12 +209,8 @@ def heal_manifest(storage: Storage, folder: str) -> bool:
     with suppress(OSError):
         for digest in manifest.possible_digests(storage.read(folder, manifest.NAME)):
             entry = manifest.FileEntry(manifest.NAME, 0, digest)
-            content = None
-            if NAMED_BY_CONTENT.fullmatch(name_of(entry)):
-                content = _read_intact(storage, FOLDER, name_of(entry), entry)
-            if content is not None and folder not in storage.linked():
-                storage.replace(folder, manifest.NAME, content)
-                storage.flush(folder)
+            is_digest = NAMED_BY_CONTENT.fullmatch(name_of(entry))
+            if is_digest and heal(storage, folder, manifest.NAME, entry):
                 return True
     return False
 

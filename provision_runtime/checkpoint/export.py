@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..dataclass import frozen
 from ..fs.files import fsync_directory, write_synced
+from ..report.codec import packaged_json
 from . import catalog, layout
 from .errors import CheckpointError
 from .items import StateDict
@@ -30,31 +31,9 @@ if TYPE_CHECKING:
 MAX_NAMES_IN_TEXT = 5
 # What `dtype` may be: types that weights of models are published in.
 DTYPES = ("float32", "float16", "bfloat16")
-FLOATS = ("torch.float64", "torch.float32", "torch.float16", "torch.bfloat16")
 SHARD_BYTES = 5e9  # Hugging Face's own
 INDEX = "model.safetensors.index.json"
 PURPOSE = "export"
-# Names of the types that the package safetensors reads (0.8).
-SAFETENSORS_TYPES = {
-    "torch.bool": "BOOL",
-    "torch.uint8": "U8",
-    "torch.int8": "I8",
-    "torch.uint16": "U16",
-    "torch.int16": "I16",
-    "torch.uint32": "U32",
-    "torch.int32": "I32",
-    "torch.uint64": "U64",
-    "torch.int64": "I64",
-    "torch.float8_e4m3fn": "F8_E4M3",
-    "torch.float8_e5m2": "F8_E5M2",
-    "torch.float8_e4m3fnuz": "F8_E4M3FNUZ",
-    "torch.float8_e5m2fnuz": "F8_E5M2FNUZ",
-    "torch.float16": "F16",
-    "torch.bfloat16": "BF16",
-    "torch.float32": "F32",
-    "torch.float64": "F64",
-    "torch.complex64": "C64",
-}
 
 
 @frozen
@@ -100,17 +79,13 @@ def export(storage: Storage, folder: str, target: Path, options: ExportOptions) 
     try:
         shards = _shards(sources, content)
         size = 0
-        for number, names in enumerate(shards, 1):
+        for file, names in shards.items():
             tensors = _read_tensors(storage, folder, content, [sources[name] for name in names])
             chosen = {name: _converted(tensors[sources[name]], name, options) for name in names}
-            _save_safetensors(chosen, temporary / _file_name(number, len(shards)))
+            _save_safetensors(chosen, temporary / file)
             size += sum(tensor.nbytes for tensor in chosen.values())
         if len(shards) > 1:
-            weight_map = {
-                name: _file_name(number, len(shards))
-                for number, names in enumerate(shards, 1)
-                for name in names
-            }
+            weight_map = {name: file for file, names in shards.items() for name in names}
             index = {"metadata": {"total_size": size}, "weight_map": weight_map}
             write_synced(temporary / INDEX, json.dumps(index).encode())
         fsync_directory(temporary)
@@ -167,7 +142,7 @@ def renamed(name: str, patterns: Sequence[tuple[str, str]]) -> str:
     return name
 
 
-def _shards(sources: Mapping[str, str], content: Manifest) -> list[list[str]]:
+def _shards(sources: Mapping[str, str], content: Manifest) -> dict[str, list[str]]:
     """The names in each file."""
     size = 0
     shards: list[list[str]] = [[]]
@@ -178,16 +153,15 @@ def _shards(sources: Mapping[str, str], content: Manifest) -> list[list[str]]:
             size = 0
         shards[-1].append(name)
         size += tensor_bytes
-    return shards
-
-
-def _file_name(number: int, count: int) -> str:
-    return "model.safetensors" if count == 1 else f"model-{number:05}-of-{count:05}.safetensors"
+    if len(shards) == 1:
+        return {"model.safetensors": shards[0]}
+    count = f"{len(shards):05}.safetensors"
+    return {f"model-{number:05}-of-{count}": names for number, names in enumerate(shards, 1)}
 
 
 def _converted(value: Any, name: str, options: ExportOptions) -> Any:
     """A tensor of floats in another type. Raises CheckpointError if a number does not fit into it."""
-    if not options.dtype or str(value.dtype) not in FLOATS:
+    if not options.dtype or not value.is_floating_point() or value.element_size() == 1:
         return value
     converted = value.to(dtype_of(options.dtype))
     if bool((value.isfinite() & ~converted.isfinite()).any()):
@@ -198,15 +172,17 @@ def _converted(value: Any, name: str, options: ExportOptions) -> Any:
 def _save_safetensors(tensors: StateDict, path: Path) -> None:
     """A header in JSON, then the elements (github.com/huggingface/safetensors, README): little of our
     own, so that an environment needs torch alone. The package reads it in the tests."""
+    # As the package safetensors (0.8) names them.
+    types = packaged_json(__package__, "safetensors_types.json")
     # transformers refuses files without this.
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, tensor in tensors.items():
-        if str(tensor.dtype) not in SAFETENSORS_TYPES:
+        if str(tensor.dtype) not in types:
             raise CheckpointError(f"{name} is {tensor.dtype}, which safetensors does not have")
         begin, end = end, end + tensor.nbytes
         header[name] = {
-            "dtype": SAFETENSORS_TYPES[str(tensor.dtype)],
+            "dtype": types[str(tensor.dtype)],
             "shape": list(tensor.shape),
             "data_offsets": [begin, end],
         }

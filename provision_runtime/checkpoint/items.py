@@ -67,12 +67,11 @@ def pieces(item: Item, limit: int = MAX_PIECE_BYTES) -> Iterator[Item]:
     axis = next(dimension for dimension, size in enumerate(item.sizes) if size > 1)
     row_bytes = item.bytes // item.sizes[axis]
     step = max(1, limit // row_bytes)
-    for begin in range(0, item.sizes[axis], step):
-        data = item.data.narrow(axis, begin, min(step, item.sizes[axis] - begin))
-        offsets = list(item.offsets)
-        offsets[axis] += begin
+    offsets = list(item.offsets)
+    for data in item.data.split(step, axis):
         piece = replace(item, data=data, offsets=tuple(offsets), sizes=tuple(data.shape))
         yield from pieces(piece, limit)
+        offsets[axis] += piece.sizes[axis]
 
 
 def packs(all_pieces: Iterable[Item], limit: int = PACK_BYTES) -> Iterator[list[Item]]:

@@ -85,8 +85,7 @@ def parse(folder: str) -> CheckpointName | None:
 
 def next_generation(folders: Iterable[str], step: int) -> int:
     """A generation of the step that no folder has."""
-    names = map(parse, folders)
-    generations = [name.generation for name in names if name is not None and name.step == step]
+    generations = [name.generation for name in map(parse, folders) if name and name.step == step]
     return max(generations, default=-1) + 1
 
 
@@ -104,14 +103,18 @@ def pointed_to(content: bytes) -> str | None:
     return folder if parse(folder) and content == pointer(folder) else None
 
 
-def new_token() -> str:
-    return secrets.token_hex(6)
-
-
 def temporary(purpose: str) -> str:
     """A new name for something that this process works on."""
     _, number, started = processes.this_process()
-    fields = (TEMPORARY, purpose, _host(), number, started, _namespace_digest(), new_token())
+    fields = (
+        TEMPORARY,
+        purpose,
+        _host(),
+        number,
+        started,
+        _namespace_digest(),
+        secrets.token_hex(6),
+    )
     return SEPARATOR.join(fields)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from ..comm import collective
 from ..comm.store import RanksMissing, StoreLost
 from ..dataclass import frozen
 from . import catalog, copies, layout, optimizer_state, streams, verification
-from .choice import PREVIOUS, REFUSE, choose, describe_absence, step_number
+from .catalog import PREVIOUS, REFUSE, choose, describe_absence, step_number
 from .errors import CheckpointError, CheckpointWarning, DamagedFile, NoCheckpoint, Vanished
 from .items import Names, StateDict
 from .match import LoadPlan, match
@@ -66,14 +67,13 @@ class LoadReport:
 
 @frozen
 class _Prepared:
-    """What a rank holds once it may read. objects: the loaded ones by name. bytes: to read."""
+    """What a rank holds once it may read. objects: the loaded ones by name."""
 
     expansion: Expansion
     reader: Reader
     plan: LoadPlan
     objects: Mapping[str, Any]
     content: Manifest
-    bytes: int
 
 
 def load(
@@ -124,26 +124,17 @@ def load(
     raise Vanished(f"the checkpoint in {storage.root} was replaced {TRIES} times during the load")
 
 
+@dataclass
 class _Load:
-    """One rank's part in a load."""
+    """One rank's part in a load. _count: bytes that this rank verifies and reads."""
 
-    def __init__(
-        self,
-        state_dict: StateDict,
-        storage: Storage,
-        ranks: Ranks,
-        allow_pickle: bool,
-        strict: bool,
-        progress: LoadCallback,
-    ) -> None:
-        self._progress = progress
-        # Bytes that this rank verifies and reads.
-        self._count = ByteCount()
-        self._state_dict = state_dict
-        self._storage = storage
-        self._ranks = ranks
-        self._allow_pickle = allow_pickle
-        self._strict = strict
+    _state_dict: StateDict
+    _storage: Storage
+    _ranks: Ranks
+    _allow_pickle: bool
+    _strict: bool
+    _progress: LoadCallback
+    _count: ByteCount = field(default_factory=ByteCount)
 
     def first_intact(self, folders: Sequence[str]) -> LoadReport:
         """Loads the first of the folders that is intact."""
@@ -179,7 +170,7 @@ class _Load:
         return LoadReport(
             step=prepared.content.step,
             folder=f"{self._storage.root}/{folder}",
-            bytes=prepared.bytes,
+            bytes=prepared.plan.bytes(prepared.content),
             seconds=time.monotonic() - started,
             refused=tuple(refused),
             missing=prepared.plan.missing,
@@ -212,7 +203,7 @@ class _Load:
         except (DamagedFile, OSError) as error:
             _raise_if_vanished(self._storage, folder, content, error)
             raise
-        return _Prepared(expansion, reader, plan, objects, content, plan.bytes(content))
+        return _Prepared(expansion, reader, plan, objects, content)
 
     def _check_same(self, folder: str, prepared: _Prepared) -> None:
         """Raises Vanished, on all ranks, if they do not see the same checkpoint; CheckpointError

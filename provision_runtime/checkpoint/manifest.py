@@ -12,8 +12,10 @@ import json
 import math
 import re
 import zlib
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
+from operator import attrgetter
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from ..dataclass import frozen
@@ -171,18 +173,17 @@ def record_digest(content: Bytes, dtype: str, shape: Shape, offsets: Shape, size
     return f"{zlib.crc32(content, zlib.crc32(kind.encode())):08x}"
 
 
-def join_boxes(boxes: Iterable[tuple[str, str, Shape, Record]]) -> dict[str, Tensor]:
-    """The tensors of boxes with their names, types and shapes, each with its boxes in order."""
-    kinds = {}
-    records: dict[str, list[Record]] = {}
-    for name, dtype, shape, record in boxes:
-        kinds[name] = dtype, shape
-        records.setdefault(name, []).append(record)
-    tensors = {}
-    for name, (dtype, shape) in kinds.items():
-        ordered = sorted(records[name], key=lambda record: record.offsets)
-        tensors[name] = Tensor(dtype, shape, tuple(ordered))
-    return tensors
+def join(boxes: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+    """The tensors of boxes of tensors, each with its records in order."""
+    kinds: dict[str, Tensor] = {}
+    records: defaultdict[str, list[Record]] = defaultdict(list)
+    for name, box in boxes:
+        kinds[name] = box
+        records[name] += box.records
+    return {
+        name: replace(box, records=tuple(sorted(records[name], key=attrgetter("offsets"))))
+        for name, box in kinds.items()
+    }
 
 
 def dumps(manifest: Manifest) -> bytes:
@@ -203,20 +204,22 @@ def dumps(manifest: Manifest) -> bytes:
 def _body(manifest: Manifest) -> bytes:
     runs: list[tuple[Any, list[str], list[str]]] = []
     others = {}
-    expected = None
+    end = None
     for name, tensor in manifest.tensors.items():
         record = tensor.records[0]
         if not record.is_packed or record.sizes != tensor.shape:
             others[name] = tensor
             continue
         kind = record.file, tensor.dtype, tensor.shape
-        if (*kind, record.at) != expected:
-            runs.append(((*kind, record.at), [], []))
-        runs[-1][1].append(name)
-        runs[-1][2].append(record.digest)
-        expected = (*kind, record.at + record.size)
-    document = {**vars(manifest), "schema": SCHEMA, "tensors": others}
-    document["runs"] = [Run(*(*kind, names, "".join(digests))) for kind, names, digests in runs]
+        if (*kind, record.at) != end:
+            names: list[str] = []
+            digests: list[str] = []
+            runs.append(((*kind, record.at), names, digests))
+        names.append(name)
+        digests.append(record.digest)
+        end = (*kind, record.at + record.size)
+    joined = [Run(*(*kind, names, "".join(digests))) for kind, names, digests in runs]
+    document = {**vars(manifest), "schema": SCHEMA, "tensors": others, "runs": joined}
     return json.dumps(document, sort_keys=True, default=vars)[1:].encode() + b"\n"
 
 
@@ -270,17 +273,15 @@ def check_metadata(metadata: object) -> None:
     for _ in range(MAX_DEPTH):
         inner: list[object] = []
         for value in level:
-            if isinstance(value, list) or (isinstance(value, dict) and all(map(_is_text, value))):
-                inner += value.values() if isinstance(value, dict) else value
+            if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+                inner += value.values()
+            elif isinstance(value, list):
+                inner += value
             elif not isinstance(value, (str, int, float, type(None))):
                 raise ValueError(f"metadata must be what JSON can hold, not {value!r:.80}")
         level = inner
     if level:
         raise ValueError(f"metadata is nested more than {MAX_DEPTH} deep")
-
-
-def _is_text(key: object) -> bool:
-    return isinstance(key, str)
 
 
 def element_bytes(dtype: str) -> int:
@@ -372,7 +373,6 @@ def _check(content: Manifest, runs: Sequence[Run], is_part: bool) -> None:
             raise ValueError(f"{what} has no record")
         for record in tensor.records:
             _check_record(what, record, tensor, files)
-            _check_elements(what, record, tensor)
         problem = None if is_part else coverage_problem(tensor.shape, tensor.records)
         if problem:
             raise ValueError(f"{what}: {problem}")
@@ -395,8 +395,6 @@ def _check(content: Manifest, runs: Sequence[Run], is_part: bool) -> None:
         _check_record(what, record, NO_TENSOR, files)
         if name in content.tensors:
             raise ValueError(f"{what} is a tensor too")
-        if record.offsets or record.sizes:
-            raise ValueError(f"{what} has elements")
     check_metadata(content.metadata)
     # Two records of a file are the same bytes, or apart.
     ends: dict[str, int] = {}
@@ -411,28 +409,24 @@ def _check(content: Manifest, runs: Sequence[Run], is_part: bool) -> None:
 def _check_record(
     what: str, record: Record, tensor: Tensor, files: Mapping[str, FileEntry]
 ) -> None:
-    _check_numbers(what, record.at, record.size)
+    _check_numbers(what, record.at, record.size, *record.offsets, *record.sizes)
     if record.file not in files:
         raise ValueError(f"{what} is in {record.file!r:.80}, which is not one of the files")
     file = files[record.file]
     if record.at + record.size > file.size:
         raise ValueError(f"a record of {what} goes beyond the end of its file")
+    kind = tensor.dtype, tensor.shape, record.offsets, record.sizes
     if record.is_packed:
         _check_text(f"the digest of {what}", record.digest, "[0-9a-f]{8}")
-        return
-    kind = tensor.dtype, tensor.shape, record.offsets, record.sizes
-    if record.size != file.size or record.digest != record_digest(file.digest.encode(), *kind):
+    elif record.size != file.size or record.digest != record_digest(file.digest.encode(), *kind):
         raise ValueError(f"{what}: a record is not the file that it names")
-
-
-def _check_elements(what: str, record: Record, tensor: Tensor) -> None:
-    _check_numbers(what, *record.offsets, *record.sizes)
     if not len(tensor.shape) == len(record.offsets) == len(record.sizes):
         raise ValueError(f"{what}: a record has other dimensions")
     for length, begin, size in zip(tensor.shape, record.offsets, record.sizes):
         if begin + size > length:
             raise ValueError(f"{what}: a record is outside of its shape")
-    if math.prod(record.sizes) * element_bytes(tensor.dtype) != record.size:
+    elements = math.prod(record.sizes)
+    if tensor is not NO_TENSOR and elements * element_bytes(tensor.dtype) != record.size:
         raise ValueError(f"{what}: a record is not its elements")
 
 

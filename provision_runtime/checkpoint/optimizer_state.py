@@ -6,6 +6,7 @@ dict has none, and a load would silently leave it out; with other parameters fro
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from .memory import dtype_of
@@ -25,19 +26,18 @@ def adapt(content: Manifest, optimizer: Any, state_dict: Any, name: str) -> None
     if not isinstance(state, dict) or not all(isinstance(number, int) for number in state):
         return
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    names = [*content.tensors, *content.objects]
+    if not any(full_name.startswith(f"{name}.param_groups") for full_name in names):
+        return  # the checkpoint has nothing of it
     prefix = f"{name}.state."
-    by_number: dict[int, dict[tuple[str, ...], str]] = {}
-    has_groups = False
-    for full_name in (*content.tensors, *content.objects):
-        has_groups = has_groups or full_name.startswith(f"{name}.param_groups")
+    by_number: defaultdict[int, dict[tuple[str, ...], str]] = defaultdict(dict)
+    for full_name in names:
         digits, *field = full_name[len(prefix) :].split(".")
         is_state = full_name.startswith(prefix) and digits.isdigit() and field
         if is_state and int(digits) < len(parameters):
-            by_number.setdefault(int(digits), {})[tuple(field)] = full_name
-    if not has_groups:
-        return  # the checkpoint has nothing of it
+            by_number[int(digits)][tuple(field)] = full_name
     for number in {*state, *by_number}:
-        fields = by_number.get(number, {})
+        fields = by_number[number]
         live = Expansion({f"{prefix}{number}": state.get(number, {})}).values
         if not fields:
             del state[number]
@@ -50,9 +50,9 @@ def _nest(fields: dict[tuple[str, ...], str], parameter: torch.Tensor, content: 
     if () in fields:
         name = fields[()]
         return _empty(content, name, parameter) if name in content.tensors else None
-    by_key: dict[str, dict[tuple[str, ...], str]] = {}
+    by_key: defaultdict[str, dict[tuple[str, ...], str]] = defaultdict(dict)
     for path, name in fields.items():
-        by_key.setdefault(path[0], {})[path[1:]] = name
+        by_key[path[0]][path[1:]] = name
     nested = {key: _nest(inner, parameter, content) for key, inner in by_key.items()}
     numbers = [str(number) for number in range(len(nested))]
     if nested.keys() == set(numbers):

@@ -78,10 +78,17 @@ def _rank_share(items: list[Item], problem: Exception | None, ranks: Ranks) -> l
 
     The ranks exchange their lists only if these differ: with replicas a digest is all they send.
     """
-    boxes = []
-    for item in items:
-        size = 0 if item.is_object else item.bytes
-        boxes.append(Box(item.name, item.offsets, item.sizes, item.shape, item.dtype, size))
+    boxes = [
+        Box(
+            item.name,
+            item.offsets,
+            item.sizes,
+            item.shape,
+            item.dtype,
+            0 if item.is_object else item.bytes,
+        )
+        for item in items
+    ]
     digest = ""
     if ranks.world_size > 1:
         digest = hashlib.sha256(json.dumps(boxes).encode()).hexdigest()
@@ -90,9 +97,8 @@ def _rank_share(items: list[Item], problem: Exception | None, ranks: Ranks) -> l
         return items
     boxes_by_rank = [boxes] * ranks.world_size
     if len(set(digests)) > 1:
-        boxes_by_rank = []
-        for fields_of_boxes in ranks.exchange("checkpoint/boxes", boxes):
-            boxes_by_rank.append([Box(*fields) for fields in fields_of_boxes])
+        reports = ranks.exchange("checkpoint/boxes", boxes)
+        boxes_by_rank = [[Box(*fields) for fields in report] for report in reports]
     writers = assign(boxes_by_rank)
     return [item for item, box in zip(items, boxes) if writers[box.key] == ranks.rank]
 
@@ -103,8 +109,8 @@ def assign(boxes_by_rank: Sequence[Sequence[Box]]) -> dict[tuple[object, ...], i
     The biggest box first, to the holder with the least so far. Objects go to the lowest rank, as in
     torch's planner. Raises CheckpointError if two ranks disagree about a tensor.
     """
-    holders: dict[tuple[object, ...], list[int]] = {}
-    first_boxes: dict[tuple[object, ...], Box] = {}
+    # By key: a box, and the ranks that hold it.
+    holders: dict[tuple[object, ...], tuple[Box, list[int]]] = {}
     first_of_name: dict[str, tuple[Box, int]] = {}
     for rank, boxes in enumerate(boxes_by_rank):
         for box in boxes:
@@ -115,19 +121,19 @@ def assign(boxes_by_rank: Sequence[Sequence[Box]]) -> dict[tuple[object, ...], i
                     f"but {named.shape} {named.dtype} on rank {named_rank}: "
                     "one name must be the same tensor on all ranks"
                 )
-            first = first_boxes.setdefault(box.key, box)
+            first, ranks = holders.setdefault(box.key, (box, []))
             if box.sizes != first.sizes:
                 raise CheckpointError(
                     f"{box.name} is cut differently on rank {rank}: {box.sizes} at {box.offsets}, "
                     f"elsewhere {first.sizes}"
                 )
-            holders.setdefault(box.key, []).append(rank)
+            ranks.append(rank)
     load = [0] * len(boxes_by_rank)
     writers = {}
-    for box in sorted(first_boxes.values(), key=lambda box: (-box.size, str(box.key))):
-        writer = holders[box.key][0]
+    for box, ranks in sorted(holders.values(), key=lambda held: (-held[0].size, str(held[0].key))):
+        writer = ranks[0]
         if box.dtype != OBJECT:
-            writer = min(holders[box.key], key=lambda rank: (load[rank], rank))
+            writer = min(ranks, key=lambda rank: (load[rank], rank))
         writers[box.key] = writer
         load[writer] += box.size
     return writers

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from . import catalog, layout, manifest
 from .errors import CheckpointError
-from .manifest import Manifest
+from .manifest import Manifest, Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,16 +39,14 @@ def find_parent(storage: Storage) -> tuple[str | None, Manifest | None]:
 
 def part_of(written: Sequence[WrittenFile], world_size: int) -> Manifest:
     """The list of a rank's files."""
-    boxes = []
-    objects = {}
-    for _, records in written:
-        for item, record in records:
-            if item.is_object:
-                objects[item.name] = record
-            else:
-                boxes.append((item.name, item.dtype, item.shape, record))
+    records = [pair for _, pairs in written for pair in pairs]
+    tensors = manifest.join(
+        (item.name, Tensor(item.dtype, item.shape, (record,)))
+        for item, record in records
+        if not item.is_object
+    )
+    objects = {item.name: record for item, record in records if item.is_object}
     files = {entry.name: entry for entry, _ in written}
-    tensors = manifest.join_boxes(boxes)
     return Manifest(0, world_size, 0, tuple(files.values()), tensors, objects)
 
 
@@ -57,49 +56,32 @@ def write_part(storage: Storage, folder: str, part: Manifest, rank: int) -> None
     storage.flush(folder)
 
 
-def publish(
-    storage: Storage,
-    folder: str,
-    step: int,
-    own_part: Manifest,
-    *,
-    parent: str | None,
-    sequence: int,
-    metadata: Mapping[str, object],
-) -> str:
+def publish(storage: Storage, folder: str, first: Manifest) -> str:
     """Makes the folder a checkpoint, when all ranks' files are durable. Returns its new name.
 
-    own_part: of this rank, which is 0. Raises CheckpointError if the boxes of a tensor do not make
-    up the whole.
+    first: the part of rank 0, with the facts of the checkpoint. Raises CheckpointError if the boxes
+    of a tensor do not make up the whole.
     """
-    parts = [own_part]
-    for rank in range(1, own_part.world_size):
+    parts = [first]
+    for rank in range(1, first.world_size):
         name = _part_name(rank)
         path = f"{storage.root}/{folder}/{name}"
         parts.append(manifest.loads(storage.read(folder, name), path, is_part=True))
         storage.discard(folder, name)
-    boxes = []
-    for part in parts:
-        for name, tensor in part.tensors.items():
-            boxes += [(name, tensor.dtype, tensor.shape, record) for record in tensor.records]
-    tensors = manifest.join_boxes(boxes)
+    tensors = manifest.join(pair for part in parts for pair in part.tensors.items())
     for name, tensor in tensors.items():
         problem = manifest.coverage_problem(tensor.shape, tensor.records)
         if problem is not None:
             raise CheckpointError(f"{name}: {problem}")
     files = {entry.name: entry for part in parts for entry in part.files}
-    content = Manifest(
-        step=step,
-        world_size=len(parts),
+    content = replace(
+        first,
         files=tuple(files[name] for name in sorted(files)),
         tensors=tensors,
         objects={name: record for part in parts for name, record in part.objects.items()},
-        sequence=sequence,
-        parent=parent,
         torch=str(getattr(sys.modules.get("torch"), "__version__", "")),
-        metadata=dict(metadata),
     )
-    final = storage.commit(folder, step, manifest.dumps(content))
+    final = storage.commit(folder, first.step, manifest.dumps(content))
     with suppress(OSError):  # the next save of the step, or prune, tries again
         _remove_older_generations(storage, final)
     return final
@@ -111,10 +93,9 @@ def _part_name(rank: int) -> str:
 
 def _remove_older_generations(storage: Storage, folder: str) -> None:
     newest = layout.parse(folder)
-    assert newest is not None
     linked = storage.linked()
     protected = {*linked, *linked.values()}
     for name in catalog.committed(storage):
-        is_older = name.step == newest.step and name.generation < newest.generation
+        is_older = newest is not None and name.step == newest.step and name < newest
         if is_older and str(name) not in protected:
             storage.remove(str(name))

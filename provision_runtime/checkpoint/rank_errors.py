@@ -4,9 +4,9 @@ the failure.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Dict, Type, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, TypeVar
 
-from ..comm.collective import RankFailed, run_with_beats
+from ..comm.collective import RankFailed, facts_of, run_with_beats
 from ..comm.store import RanksMissing, StoreLost
 from .errors import CheckpointError, DamagedFile, Vanished
 
@@ -17,14 +17,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Failures that are raised as what they are on the other ranks; the first in this order counts.
-KINDS: Dict[str, Type[Exception]] = {
-    "error": CheckpointError,
-    "store": RankFailed,
-    "vanished": Vanished,
-    "damage": DamagedFile,
-}
-DAMAGE = "damage"
+# Kinds of failures; the first in this order counts.
+ERROR, FILE_SYSTEM, VANISHED, DAMAGE = range(4)
 
 
 def exchange_or_fail(
@@ -69,31 +63,30 @@ def run_together(name: str, ranks: Ranks, action: Callable[[], T], report: Calla
         raise
     except Exception as failure:  # whatever it is, the other ranks wait for the exchange
         error = failure
-    failures = enumerate(ranks.exchange(name, error and _failure(error)))
-    failed_ranks = {rank: failure for rank, failure in failures if failure is not None}
-    for kind in KINDS:
-        failed = [rank for rank, failure in failed_ranks.items() if failure[0] == kind]
-        # If several ranks have damage, all raise the first one's. Other failures are raised by their own rank.
-        if error is not None and ranks.rank in (failed[:1] if kind == DAMAGE else failed):
-            raise error
-        if failed:
-            _, arguments = failed_ranks[failed[0]]
-            if kind in ("error", "vanished"):
-                arguments = [f"rank {failed[0]}: {arguments[0]}"]
-            raise KINDS[kind](*([failed] if kind == "store" else []), *arguments)
-    return result
+    reports = ranks.exchange(name, error and _failure(error))
+    failed = sorted((report[0], rank) for rank, report in enumerate(reports) if report)
+    if not failed:
+        return result
+    kind, first = failed[0]
+    alike = [rank for other, rank in failed if other == kind]
+    # If several ranks have damage, all raise the first one's. Other failures are raised by their own rank.
+    if error is not None and ranks.rank in (alike[:1] if kind == DAMAGE else alike):
+        raise error
+    arguments = reports[first][1]
+    if kind == DAMAGE:
+        raise DamagedFile(*arguments)
+    if kind == FILE_SYSTEM:
+        raise RankFailed(alike, *arguments)
+    raise (Vanished if kind == VANISHED else CheckpointError)(f"rank {first}: {arguments}")
 
 
-def _failure(error: Exception) -> tuple[str, list[Any]]:
+def _failure(error: Exception) -> tuple[int, Any]:
     """Its kind, and the arguments of the exception on the other ranks."""
     if isinstance(error, DamagedFile):
         return DAMAGE, [error.path, error.problem, error.tensors]
-    if isinstance(error, Vanished):
-        return "vanished", [str(error)]
     if isinstance(error, OSError):
-        path = None if error.filename is None else str(error.filename)
-        return "store", [error.errno or 0, error.strerror or str(error), path]
-    return "error", [_describe(error)]
+        return FILE_SYSTEM, facts_of(error)
+    return VANISHED if isinstance(error, Vanished) else ERROR, _describe(error)
 
 
 def _describe(error: Exception) -> str:

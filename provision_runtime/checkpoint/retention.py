@@ -83,15 +83,10 @@ def plan_pruning(
     """What prune would remove. keep: None keeps all. protected: steps that stay too."""
     if keep is not None and keep < 1:
         raise ValueError(f"keep={keep}: keep at least one checkpoint")
-    dead: list[str] = []
-    unknown: list[str] = []
-    for name in storage.folders():
-        if layout.parse(name) is None:
-            (dead if layout.is_leftover(name) else unknown).append(name)
-    removed: list[str] = []
-    unreadable: list[str] = []
-    if keep is not None:
-        removed, unreadable = _select(storage, keep, every, protected)
+    names = [name for name in storage.folders() if layout.parse(name) is None]
+    dead = [name for name in names if layout.is_leftover(name)]
+    unknown = [name for name in names if name not in dead]
+    removed, unreadable = _select(storage, keep, every, protected) if keep else ([], [])
     return Pruned(tuple(removed), tuple(dead), tuple(unknown), tuple(unreadable))
 
 
@@ -162,27 +157,26 @@ def _select(
     """
     present = catalog.committed(storage)
     # The last commit first.
-    by_age = list(map(layout.parse, catalog.intact_newest_first(storage, present)))
+    by_age = catalog.intact_newest_first(storage, present)
     linked = storage.linked()
-    protected = {layout.parse(catalog.latest(storage) or ""), *by_age[:1]}
-    protected.update(map(layout.parse, (*linked, *linked.values())))
-    last_of_step: dict[int, layout.CheckpointName] = {}
-    for name in by_age:
-        if name is not None and str(name) not in linked:
-            last_of_step.setdefault(name.step, name)
-    last_commits = list(last_of_step.values())
-    retained = set(last_commits[:keep])
-    retained.update(name for name in last_commits if name.step in protected_steps)
-    if every:
-        retained.update(name for name in last_commits if name.step % every == 0)
-    first_step = min((name.step for name in retained), default=None)
+    protected = {catalog.latest(storage), *by_age[:1], *linked, *linked.values()}
+    last_of_step: dict[int, str] = {}
+    for folder in by_age:
+        if folder not in linked:
+            last_of_step.setdefault(catalog.step_of(folder) or 0, folder)
+    retained = {
+        step: folder
+        for age, (step, folder) in enumerate(last_of_step.items())
+        if age < keep or step in protected_steps or (every and step % every == 0)
+    }
+    first_step = min(retained, default=0)
     unreadable = []
     removed = []
     for name in present:
-        is_unreadable = name not in by_age
-        stays = first_step is None or name.step >= first_step or name in protected
-        if is_unreadable and stays:
-            unreadable.append(str(name))
-        elif name not in retained and name not in protected:
-            removed.append(str(name))
+        folder = str(name)
+        is_unreadable = folder not in by_age
+        if is_unreadable and (name.step >= first_step or folder in protected):
+            unreadable.append(folder)
+        elif folder not in retained.values() and folder not in protected:
+            removed.append(folder)
     return removed, unreadable

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Callable
 
-from ..dataclass import frozen
 from . import layout, manifest, streams
 from .async_save import BackgroundSave, HostSnapshot
-from .commit import commit
+from .commit import Save, SaveReport
 from .plan import plan_save
 from .progress import line_printer
 from .storage import Storage
@@ -17,29 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ..comm.ranks import Ranks
-    from .progress import SaveCallback, SaveProgress
+    from .progress import SaveCallback
     from .storage import Root
-
-
-@frozen
-class SaveReport:
-    """A save that was committed.
-
-    Attributes:
-        step: The number of the step.
-        folder: The checkpoint's path.
-        bytes: Bytes of tensors in the checkpoint, over all ranks.
-        written: Bytes of them that were written.
-        linked: Bytes of them that were linked, because the parent has them.
-        seconds: From the first write until all ranks saw the checkpoint.
-    """
-
-    step: int
-    folder: str
-    bytes: int
-    written: int
-    linked: int
-    seconds: float
 
 
 BACKGROUND = BackgroundSave()
@@ -79,38 +56,8 @@ def prepare(
         if in_background:
             items = SNAPSHOT.take(items)
     except (MemoryError, RuntimeError) as error:
-        items, report_progress = [], _raise_in_callback(error)
+        # Raised when the ranks next exchange values: raised earlier, it would leave them waiting.
+        items, problem = [], error
 
-    def write() -> SaveReport:
-        started = time.monotonic()
-        committed = commit(
-            storage,
-            step,
-            items,
-            ranks,
-            metadata=metadata or {},
-            incremental=incremental,
-            progress=report_progress,
-        )
-        total = committed.progress
-        return SaveReport(
-            step=step,
-            folder=f"{storage.root}/{committed.folder}",
-            bytes=total.total,
-            written=total.written,
-            linked=total.linked,
-            seconds=time.monotonic() - started,
-        )
-
-    return write
-
-
-def _raise_in_callback(error: Exception) -> SaveCallback:
-    """A callback that raises the error when the ranks next exchange values: raised earlier, it
-    would leave the others waiting.
-    """
-
-    def progress(_: SaveProgress) -> None:
-        raise error
-
-    return progress
+    save = Save(storage, step, items, ranks, report_progress, metadata or {}, incremental, problem)
+    return save.commit

@@ -21,7 +21,7 @@ from . import layout, manifest
 from .errors import CheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 # Where the checkpoints of a run are.
 Root = Union[str, "os.PathLike[str]"]
@@ -70,16 +70,16 @@ class Storage:
         # Absolute, since the program may change its working directory during a save.
         self._root = Path(text).absolute()
         self.root = str(self._root)
-        # Files that were written but not synced yet, by folder. They stay open: if a file is opened
-        # again, its sync may not report an earlier write error (fsync(2)). The first sync of many
-        # waits for the journal, so they are synced together.
-        self._unsynced: dict[str, list[int]] = {}
+        # Files of the temporary folder that were written but not synced yet. They stay open: if a
+        # file is opened again, its sync may not report an earlier write error (fsync(2)). The first
+        # sync of many waits for the journal, so they are synced together.
+        self._unsynced: list[int] = []
         self._lock = threading.Lock()
         self._syncing = threading.Lock()
 
     def __del__(self) -> None:
-        for folder in tuple(getattr(self, "_unsynced", ())):
-            self._close_unsynced(folder)
+        with suppress(AttributeError, OSError):
+            _for_all((os.close,), self._unsynced)
 
     def _path(self, folder: str, name: str) -> str:
         """A string, since there are thousands: making a Path takes as long as the system call."""
@@ -88,7 +88,7 @@ class Storage:
     def folders(self) -> list[str]:
         """Committed checkpoints and temporary folders, in any order; empty if there is no root yet."""
         try:
-            names = [entry.name for entry in fs.retry_stale(lambda: list(self._root.iterdir()))]
+            names = fs.retry_stale(lambda: os.listdir(self.root))
         except FileNotFoundError:
             self._check_links()
             return []
@@ -131,7 +131,13 @@ class Storage:
 
     def read_into(self, folder: str, name: str, offset: int, buffer: memoryview) -> int:
         """How many bytes there were; fewer than the buffer has at the end of the file."""
-        return fs.retry_stale(lambda: _read_into(self._root / folder / name, offset, buffer))
+
+        def read() -> int:
+            with open(self._path(folder, name), "rb") as file:
+                file.seek(offset)
+                return file.readinto(buffer)
+
+        return fs.retry_stale(read)
 
     def begin(self, step: int) -> str:
         """Makes a new temporary folder for all ranks; its name."""
@@ -165,29 +171,19 @@ class Storage:
         except BaseException:
             os.close(descriptor)
             raise
-        with self._lock:
-            unsynced = self._unsynced.setdefault(folder, [])
-            unsynced.append(descriptor)
-            are_many = len(unsynced) > MAX_UNSYNCED
-        if are_many:
+        self._unsynced.append(descriptor)
+        if len(self._unsynced) > MAX_UNSYNCED:
             with self._syncing:
-                oldest: list[int] = []
-                with self._lock:
-                    unsynced = self._unsynced.get(folder, [])
-                    # Another thread may have synced some of them meanwhile.
-                    if len(unsynced) > MAX_UNSYNCED:
-                        oldest = unsynced[:SYNCED_TOGETHER]
-                        del unsynced[:SYNCED_TOGETHER]
-                _sync_and_close(oldest)
+                # Another thread may have synced some of them meanwhile.
+                if len(self._unsynced) > MAX_UNSYNCED:
+                    _for_all((os.fsync, os.close), self._take_unsynced(SYNCED_TOGETHER))
 
     def reuse(self, source: str, name: str, folder: str) -> None:
         """Makes a file of a committed folder part of a temporary one. Raises OSError if that is not
         possible.
         """
-        try:
+        with suppress(FileExistsError):
             os.link(self._path(source, name), self._path(folder, name))
-        except FileExistsError:
-            return
 
     def discard(self, folder: str, name: str) -> None:
         (self._root / folder / name).unlink()
@@ -211,7 +207,7 @@ class Storage:
             os.replace(aside, self._path(folder, name))
         finally:
             # Also after a rename: of two names of one file it does nothing.
-            fs.files.remove_if_exists(aside)
+            aside.unlink(missing_ok=True)
 
     def drop_cache(self, folder: str, name: str) -> None:
         """Makes the next read of a file come from the disk, as far as the file system allows."""
@@ -220,17 +216,15 @@ class Storage:
 
     def flush(self, folder: str) -> None:
         """Makes the files that this process wrote into a folder durable, with their names."""
-        with self._lock:
-            unsynced = self._unsynced.pop(folder, [])
-        _sync_and_close(unsynced)
+        _for_all((os.fsync, os.close), self._take_unsynced())
         fs.fsync_directory(self._root / folder)
 
-    def _close_unsynced(self, folder: str) -> None:
-        """For a folder that needs no sync any more."""
+    def _take_unsynced(self, count: int | None = None) -> list[int]:
+        """The oldest, which the caller closes."""
         with self._lock:
-            unsynced = self._unsynced.pop(folder, [])
-        with suppress(OSError):
-            _close(unsynced)
+            oldest = self._unsynced[:count]
+            del self._unsynced[: len(oldest)]
+        return oldest
 
     def commit(self, folder: str, step: int, content: bytes) -> str:
         """Writes the manifest, syncs the folder, renames it, syncs the root, replaces `latest`.
@@ -273,7 +267,7 @@ class Storage:
             except OSError as error:
                 if error.errno not in EXISTS:
                     raise
-                fs.files.remove_if_exists(pointer)
+                pointer.unlink(missing_ok=True)
                 generation += 1
                 continue
             return name
@@ -292,7 +286,9 @@ class Storage:
 
     def remove(self, folder: str) -> None:
         """Makes a folder invisible, then removes it. Ignores one that does not exist."""
-        self._close_unsynced(folder)
+        if folder.startswith(layout.TEMPORARY):
+            with suppress(OSError):
+                _for_all((os.close,), self._take_unsynced())
         path = self._root / folder
         if path.is_symlink() or os.path.ismount(path):
             return
@@ -312,7 +308,7 @@ class Storage:
             if path.is_dir():
                 shutil.rmtree(str(path), onerror=_ignore_missing)
             else:
-                fs.files.remove_if_exists(path)
+                path.unlink(missing_ok=True)
         except OSError:
             layout.abandoned.add(path.name)
             raise
@@ -324,45 +320,20 @@ class Storage:
         return status.f_bavail * status.f_frsize
 
 
-def _read_into(path: Path, offset: int, buffer: memoryview) -> int:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        total = 0
-        while total < len(buffer):
-            count = os.preadv(descriptor, [buffer[total:]], offset + total)
-            if not count:
-                break
-            total += count
-        return total
-    finally:
-        os.close(descriptor)
+def _for_all(actions: Sequence[Callable[[int], None]], descriptors: Sequence[int]) -> None:
+    """Does each of the actions with all of them; raises the first error.
 
-
-def _sync_and_close(descriptors: Sequence[int]) -> None:
-    """Closes all of them, even if one cannot be synced."""
-    try:
-        for descriptor in descriptors:
-            os.fsync(descriptor)
-    except BaseException:
-        with suppress(OSError):
-            _close(descriptors)
-        raise
-    _close(descriptors)
-
-
-def _close(descriptors: Sequence[int]) -> None:
-    """Closes all of them; raises the first error.
-
-    The client of a network file system may report a failed write only now.
+    The client of a network file system may report a failed write only when a file is closed.
     """
-    first_error = None
-    for descriptor in descriptors:
-        try:
-            os.close(descriptor)
-        except OSError as error:
-            first_error = first_error or error
-    if first_error:
-        raise first_error
+    errors = []
+    for action in actions:
+        for descriptor in descriptors:
+            try:
+                action(descriptor)
+            except OSError as error:
+                errors.append(error)
+    if errors:
+        raise errors[0]
 
 
 def _ignore_missing(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..comm import collective
 from ..comm.store import RanksMissing, StoreLost
-from . import catalog, choice, loader, retention, saver
+from . import catalog, loader, retention, saver
 from .errors import CheckpointError, CheckpointWarning, NoCheckpoint
 from .items import StateDict
 from .rehash import Rehash
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from ..comm.ranks import Ranks
     from .storage import Root
 
-# Signals by which schedulers announce the end: saves and stops, and saves and goes on.
-STOP, SAVE = "SIGTERM", "SIGUSR1"
+# The signal by which schedulers announce the end; the other, SIGUSR1, saves and goes on.
+STOP = "SIGTERM"
 METRICS = "metrics"
 
 
@@ -146,9 +146,9 @@ class CheckpointManager:
             report = loader.load(
                 self.state_dict,
                 self._root,
-                choice.LATEST,
+                catalog.LATEST,
                 self._ranks,
-                on_damage=choice.PREVIOUS,
+                on_damage=catalog.PREVIOUS,
                 allow_pickle=allow_pickle,
                 strict=strict,
             )
@@ -290,8 +290,7 @@ class CheckpointManager:
     def _listen(self) -> None:
         if threading.current_thread() is not threading.main_thread():
             raise ValueError("on_signal=True works only in the main thread: pass on_signal=False")
-        for name in (STOP, SAVE):
-            number = getattr(signal, name)
+        for number in (signal.SIGTERM, signal.SIGUSR1):
             self._handlers[number] = signal.signal(number, self._receive)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Callable, Dict, Tuple
 
 from ..dataclass import frozen
-from . import catalog, choice, layout, manifest
+from . import catalog, layout, manifest
 from .errors import DamagedFile
 from .hashes import checker
 from .items import Names
@@ -58,22 +58,30 @@ class Damage:
 def check_step(storage: Storage, step: Step) -> list[Damage]:
     """All damage of a step. Raises NoCheckpoint; OSError if the disk fails."""
     for _ in range(catalog.TRIES):
-        folder = choice.folder_of(storage, step)
-        damages = check_folder(storage, folder)
+        folder = catalog.folder_of(storage, step)
+        _, damages = check_folder(storage, folder)
         if not damages or folder in storage.folders():
             break
         # It was replaced or pruned while it was read.
     return damages
 
 
-def check_folder(storage: Storage, folder: str) -> list[Damage]:
-    """All damage of one checkpoint. Raises OSError if the store fails."""
+def check_folder(
+    storage: Storage,
+    folder: str,
+    progress: Callable[[int], None] = lambda _: None,
+    known: Known | None = None,
+) -> tuple[Manifest | None, list[Damage]]:
+    """What the manifest of a checkpoint says, and all damage. progress, known: as for check_files.
+
+    Raises CheckpointError for a manifest of another version, OSError if the disk fails.
+    """
     try:
         content = catalog.read_manifest(storage, folder)
     except DamagedFile as error:
-        return [Damage(folder, manifest.NAME, error.problem)]
+        return None, [Damage(folder, manifest.NAME, error.problem)]
     damages = find_foreign_files(storage, folder, content)
-    return damages + check_files(storage, folder, content, content.files)
+    return content, damages + check_files(storage, folder, content, content.files, progress, known)
 
 
 def find_foreign_files(storage: Storage, folder: str, content: Manifest) -> list[Damage]:
@@ -125,14 +133,14 @@ def check_file(storage: Storage, folder: str, entry: FileEntry, known: Known) ->
         size, _, file = storage.stat(folder, entry.name)
         if size != entry.size:
             return f"{size} bytes instead of {entry.size}"
-        if (file, size, committed) not in known:
+        key = file, size, committed
+        if key not in known:
             block = memoryview(bytearray(min(READ_BYTES, size)))
             for offset in range(0, size, READ_BYTES):
                 part = block[: size - offset]
                 count = storage.read_into(folder, entry.name, offset, part)
                 digest.update(part[:count])
-            known[file, size, committed] = digest.hexdigest() == committed
+            known[key] = digest.hexdigest() == committed
     except FileNotFoundError:
         return "it is missing"
-    is_whole = known[file, size, committed]
-    return None if is_whole else f"its {name} is not the committed one"
+    return None if known[key] else f"its {name} is not the committed one"

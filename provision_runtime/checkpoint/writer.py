@@ -12,6 +12,7 @@ import threading
 import zlib
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TYPE_CHECKING, List, Tuple
 
 from . import hashes
@@ -68,10 +69,7 @@ def may_link(entry: FileEntry) -> bool:
 
 def hashing_threads() -> int:
     """How many threads hash at a time: more than this rank's processors would only take turns."""
-    if hasattr(os, "sched_getaffinity"):
-        processors = len(os.sched_getaffinity(0))
-    else:
-        processors = os.cpu_count() or 1
+    processors = len(os.sched_getaffinity(0))
     ranks_of_host = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
     return min(WORKERS, max(2, processors // ranks_of_host))
 
@@ -114,8 +112,8 @@ class Writer:
         workers = min(WORKERS, hashing_threads() + 1)
         with ThreadPoolExecutor(workers, thread_name_prefix="provision-checkpoint") as pool:
             try:
-                futures = [pool.submit(self._write, pack) for pack in packs(tensors)]
-                futures += [pool.submit(self._write, pack) for pack in packs(objects)]
+                files = chain(packs(tensors), packs(objects))
+                futures = [pool.submit(self._write, pack) for pack in files]
                 for future in as_completed(futures):
                     future.result()
             except BaseException:
@@ -129,12 +127,10 @@ class Writer:
         if self._stop.is_set():
             raise SaveAborted()
         self._staging.clear()
-        parts = []
-        for piece in pack:
-            is_object = piece.is_object
-            parts.append(
-                memoryview(piece.data) if is_object else self._staging.bytes_of(piece.data)
-            )
+        parts = [
+            memoryview(piece.data) if piece.is_object else self._staging.bytes_of(piece.data)
+            for piece in pack
+        ]
         content = parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
         content_hash = hashes.new(content).hexdigest()
         entry = self._link(content_hash, content) or self._write_file(content_hash, content)

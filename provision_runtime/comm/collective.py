@@ -111,11 +111,16 @@ def run_on_all(name: str, ranks: Ranks, action: Callable[[], Any]) -> list[Any]:
 def _attempt(action: Callable[[], Any]) -> dict[str, Any]:
     try:
         return {"value": action(), "error": None}
-    except OSError as error:
-        path = None if error.filename is None else str(error.filename)
-        return {"value": None, "error": [error.errno or 0, error.strerror or str(error), path]}
     except Exception as error:  # whatever it is, the other ranks wait for an answer
-        return {"value": None, "error": [0, f"{type(error).__name__}: {error}", None]}
+        return {"value": None, "error": facts_of(error)}
+
+
+def facts_of(error: Exception) -> list[Any]:
+    """The arguments of RankFailed after the ranks."""
+    if not isinstance(error, OSError):
+        return [0, f"{type(error).__name__}: {error}", None]
+    path = None if error.filename is None else str(error.filename)
+    return [error.errno or 0, error.strerror or str(error), path]
 
 
 def _unwrap(outcomes: Sequence[dict[str, Any]]) -> list[Any]:

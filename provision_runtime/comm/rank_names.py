@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,18 +14,11 @@ MAX_NAMES = 8
 
 def name_ranks(ranks: Sequence[int]) -> str:
     """For messages: "rank 3", "ranks 0-3, 7", "ranks 0, 2, 4, 6, 8, 10, 12, 14 and 5 more"."""
-    runs: list[list[int]] = []
-    for rank in sorted(ranks):
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    names = []
-    for run in runs:
-        if len(run) > 2:
-            names.append(f"{run[0]}-{run[-1]}")
-        else:
-            names += [str(rank) for rank in run]
+    names: list[str] = []
+    # Ranks in a row are as far from their positions.
+    for _, run in groupby(enumerate(sorted(ranks)), lambda pair: pair[1] - pair[0]):
+        numbers = [str(rank) for _, rank in run]
+        names += [f"{numbers[0]}-{numbers[-1]}"] if len(numbers) > 2 else numbers
     text = ", ".join(names[:MAX_NAMES])
     if len(names) > MAX_NAMES:
         text += f" and {len(names) - MAX_NAMES} more"

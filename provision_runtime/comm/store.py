@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .rank_names import name_ranks
@@ -132,27 +133,20 @@ class StoreClient:
         return bytes(self._store.compare_set(key, ABSENT, ABSENT))
 
 
+@dataclass
 class StoreAllGather:
     """Gathers one payload of every rank, on every rank.
 
     All ranks must call it in the same order.
     """
 
-    def __init__(
-        self,
-        client: StoreClient,
-        rank: int,
-        world_size: int,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._client = client
-        self._rank = rank
-        self._world_size = world_size
-        self._clock = clock
-        self._sleep = sleep
-        self._count = 0
-        self._previous_topic = ""
+    _client: StoreClient
+    _rank: int
+    _world_size: int
+    _clock: Callable[[], float] = time.monotonic
+    _sleep: Callable[[float], None] = time.sleep
+    _count: int = 0
+    _previous_topic: str = ""
 
     def exchange(self, name: str, payload: Any, timeout_s: float, abort_key: str = "") -> list[Any]:
         """All payloads in rank order. Raises RanksMissing on every rank when one did not answer in

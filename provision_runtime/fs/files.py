@@ -47,7 +47,7 @@ def atomic_write(path: Path, content: bytes) -> None:
         write_synced(temporary, content)
         temporary.replace(path)
     except BaseException:
-        remove_if_exists(temporary)
+        temporary.unlink(missing_ok=True)
         raise
     fsync_directory(path.parent)
 
@@ -75,17 +75,14 @@ def start_writeback(descriptor: int, offset: int, length: int) -> None:
 
     Only a hint: nothing is durable before fsync, which also reports the errors.
     """
-    function = _sync_file_range()
-    if function is not None:
-        function(descriptor, offset, length, RANGE_WRITE)
+    _sync_file_range()(descriptor, offset, length, RANGE_WRITE)
 
 
 @lru_cache(maxsize=1)
 def _sync_file_range() -> Any:
-    """The C library's function, which the module os lacks; None on other systems than Linux."""
-    function = getattr(ctypes.CDLL(None), "sync_file_range", None)
-    if function is not None:
-        function.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+    """Linux's function, which the module os lacks."""
+    function = ctypes.CDLL(None).sync_file_range
+    function.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
     return function
 
 
@@ -144,13 +141,6 @@ def retry_stale(
                 raise
         sleep(STALE_PAUSE_S)
     return action()
-
-
-def remove_if_exists(path: Path) -> None:
-    try:
-        path.unlink()
-    except FileNotFoundError:
-        return
 
 
 def fsync_directory(path: Path) -> None:

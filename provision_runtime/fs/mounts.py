@@ -91,13 +91,10 @@ def from_json(document: dict[str, Any]) -> MountLocation:
 
 def mount_of(path: str, mounts: Sequence[Mount]) -> Mount | None:
     """The deepest mount above the path; of several at one point the last: it hides the others."""
-    deepest: Mount | None = None
-    for mount in mounts:
-        if path != mount.point and not path.startswith(mount.point.rstrip("/") + "/"):
-            continue
-        if deepest is None or len(mount.point) >= len(deepest.point):
-            deepest = mount
-    return deepest
+    above = [
+        mount for mount in reversed(mounts) if f"{path}/".startswith(f"{mount.point.rstrip('/')}/")
+    ]
+    return max(above, key=lambda mount: len(mount.point), default=None)
 
 
 def parse(text: str) -> list[Mount]:

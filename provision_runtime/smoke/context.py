@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from .. import fs
 from ..comm.processes import this_process
 from ..comm.store import StoreAllGather, StoreClient, StoreLost, never
 from ..facts import oom
@@ -128,7 +127,7 @@ class RankContext:
             self.remove_location()
 
     def remove_location(self) -> None:
-        fs.files.remove_if_exists(last_states.location_path(self.options.out, self.env.rank))
+        last_states.location_path(self.options.out, self.env.rank).unlink(missing_ok=True)
 
     def remove_temporary_folders(self) -> None:
         """Call it on every rank: if the folder is not shared, each rank has its own."""

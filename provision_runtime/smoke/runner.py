@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import List, NamedTuple, NoReturn
 
-from .. import fs
 from ..comm.store import PhaseAbandoned, RanksMissing, StoreLost
 from ..report import model
 from ..report.codec import decode
@@ -102,7 +101,7 @@ class RankRunner:
             out.mkdir(parents=True, exist_ok=True)
             if rank == 0 and not self._context.env.launched:
                 out_folder.claim(out)
-            fs.files.remove_if_exists(last_states.state_path(out, rank))
+            last_states.state_path(out, rank).unlink(missing_ok=True)
             self._reporter.write()
         except OSError as error:
             raise UsageError(f"--out {out} cannot be written: {error}") from error

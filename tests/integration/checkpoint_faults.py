@@ -78,7 +78,7 @@ class Seen:
 def read_state(root: Path) -> Seen:
     storage = Storage(root)
     for name in catalog.committed(storage):
-        assert verification.check_folder(storage, str(name)) == [], f"{name} is not whole"
+        assert verification.check_folder(storage, str(name))[1] == [], f"{name} is not whole"
     steps = {step: loaded(root, step) for step in checkpoint.list_steps(root)}
     return Seen(loaded(root, "latest") if steps else None, steps)
 

@@ -41,7 +41,7 @@ def after_the_check(act: Callable[[], None]) -> Ranks:
     """One rank, in whose way something comes once it has its temporary folder."""
 
     def exchange(name: str, payload: Any) -> list[Any]:
-        if name.endswith("checkpoint/enter"):
+        if name.endswith("checkpoint/open"):
             act()
         return [json.loads(json.dumps(payload))]
 

@@ -23,7 +23,7 @@ from provision_runtime.checkpoint import export as exports
 from provision_runtime.checkpoint import items, layout
 from provision_runtime.checkpoint.errors import CheckpointError
 from provision_runtime.checkpoint.export import ExportOptions
-from provision_runtime.checkpoint.inspection.root import InspectionError
+from provision_runtime.checkpoint.inspection import command
 from provision_runtime.checkpoint.inspection.transfer import export_step, import_step
 
 items.pieces.__defaults__ = (200,)  # tensors of several records
@@ -55,11 +55,12 @@ def odd() -> dict[str, torch.Tensor]:
     }
 
 
-def refusal(action: Callable[[], Any]) -> str:
+def refusal(action: Callable[[], Any], verb: str = "") -> str:
     try:
         action()
-    except (InspectionError, CheckpointError) as error:
-        return str(error).replace(str(FOLDER), "FOLDER")
+    except CheckpointError as error:
+        text = command.describe(verb, error)[0] if verb else str(error)
+        return text.replace(str(FOLDER), "FOLDER")
     return "nothing"
 
 
@@ -182,13 +183,13 @@ def imported() -> Any:
     torch.save({**content, "hyper_parameters": Fraction(1, 2)}, FOLDER / "code.ckpt")
     rename = [("^state_dict", "model"), (r"^optimizer_states\.0", "optim")]
     source, root = str(FOLDER / "old.ckpt"), FOLDER / "imported"
-    texts = [refusal(lambda: import_step(str(FOLDER / "code.ckpt"), str(root), 7))]
+    texts = [refusal(lambda: import_step(str(FOLDER / "code.ckpt"), str(root), 7), "import")]
     left = root.exists() and list(map(str, root.iterdir()))
     import_step(source, str(root), 7, rename)
     fresh, fresh_optimizer = made(2)
     checkpoint.load({"model": fresh, "optim": fresh_optimizer}, root)
-    texts.append(refusal(lambda: import_step(source, str(root), 7)))
-    texts.append(refusal(lambda: import_step(source, str(root), 8, [("^.*", "x")])))
+    texts.append(refusal(lambda: import_step(source, str(root), 7), "import"))
+    texts.append(refusal(lambda: import_step(source, str(root), 8, [("^.*", "x")]), "import"))
     same = [
         torch.equal(first, second) for first, second in zip(fresh.parameters(), model.parameters())
     ]

@@ -13,7 +13,7 @@ import click
 
 from provision.cli.verb import verb
 from provision_runtime.checkpoint.inspection import command
-from provision_runtime.checkpoint.inspection.root import DAMAGED, InspectionError
+from provision_runtime.checkpoint.inspection.root import CheckpointError
 from provision_runtime.report.options import Option
 
 if TYPE_CHECKING:
@@ -63,9 +63,9 @@ def _run(console: Console, name: str, arguments: dict[str, Any]) -> int:
 
     try:
         result, has_problems = command.perform(name, arguments, start_meter)
-    except InspectionError as error:
-        kind = IntegrityError if error.kind == DAMAGED else InvalidSpec
-        raise kind(error.message, advice=error.advice) from error
+    except CheckpointError as error:
+        message, advice, is_damage = command.describe(name, error)
+        raise (IntegrityError if is_damage else InvalidSpec)(message, advice=advice) from error
     console.result(f"checkpoint-{name}", result, result_lines(result, output_width()))
     if not has_problems:
         return 0

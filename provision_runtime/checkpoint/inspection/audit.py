@@ -6,10 +6,9 @@ from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Callable, ContextManager
 
 from ...dataclass import frozen
-from .. import catalog, copies, manifest, verification
-from ..errors import CheckpointError, DamagedFile
+from .. import catalog, copies, verification
+from ..errors import CheckpointError
 from ..verification import Damage
-from .contents import TRIES, folder_of
 
 if TYPE_CHECKING:
     from ..storage import Step, Storage
@@ -58,10 +57,10 @@ def audit(storage: Storage, step: Step, start_meter: StartMeter = no_meter) -> A
     """step: a number, "latest" or "all".
 
     Starts again if the checkpoint is replaced or pruned meanwhile; with "all", omits it. Raises
-    InspectionError if there is no checkpoint.
+    NoCheckpoint.
     """
-    for _ in range(TRIES):
-        folders = [folder_of(storage, "latest" if step == ALL else step)]
+    for _ in range(catalog.TRIES):
+        folders = [catalog.folder_of(storage, "latest" if step == ALL else step)]
         if step == ALL:
             folders = [str(name) for name in catalog.committed(storage)]
         contents = (catalog.manifest_if_intact(storage, folder) for folder in folders)
@@ -97,17 +96,10 @@ def _check_copies(storage: Storage) -> CheckpointVerdict:
 def _check(
     storage: Storage, folder: str, known: Known, progress: Callable[[int], None]
 ) -> CheckpointVerdict:
-    step, content, problem = catalog.step_of(folder), None, ""
-    assert step is not None
+    step, content, problem = catalog.step_of(folder) or 0, None, ""
     damages: list[Damage] = []
     try:
-        content = catalog.read_manifest(storage, folder)
-        damages = verification.find_foreign_files(storage, folder, content)
-        damages += verification.check_files(
-            storage, folder, content, content.files, progress, known
-        )
-    except DamagedFile as error:
-        damages = [Damage(folder, manifest.NAME, error.problem)]
+        content, damages = verification.check_folder(storage, folder, progress, known)
     except (CheckpointError, OSError) as error:
         problem = str(error)
     verdict = UNKNOWN if problem else DAMAGED if damages else WHOLE

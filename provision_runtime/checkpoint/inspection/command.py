@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict
 from ...dataclass import frozen
 from ...report.codec import packaged_json
 from ...report.options import Option, add_options
+from ..errors import CheckpointError, DamagedFile, NoCheckpoint
 from ..export import DTYPES, ExportOptions
 from . import audit, contents, inventory, transfer
 from .root import InspectionError, opened
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 # Exit codes besides argparse's 2 for usage.
 FINE, DAMAGE, ERROR = 0, 1, 3
 MAX_STEP_DIGITS = 18
+SEE_OTHERS = "`provision checkpoint list` shows the others; `checkpoint verify --all` checks them."
 
 
 @frozen
@@ -61,8 +63,9 @@ def run(arguments: argparse.Namespace) -> int:
     """
     try:
         result, has_problems = perform(arguments.checkpoint_verb, vars(arguments))
-    except InspectionError as error:
-        print(f"error: {error.message} {error.advice}".rstrip(), file=sys.stderr)
+    except CheckpointError as error:
+        message, advice, _ = describe(arguments.checkpoint_verb, error)
+        print(f"error: {message} {advice}".rstrip(), file=sys.stderr)
         return ERROR
     except OSError as error:
         print(f"error: {error.filename}: {error.strerror or error}", file=sys.stderr)
@@ -76,7 +79,7 @@ def perform(
 ) -> tuple[Any, bool]:
     """The result, which is a dataclass, and whether it has damage or problems.
 
-    arguments: by the names of the table. Raises InspectionError, OSError.
+    arguments: by the names of the table. Raises CheckpointError, OSError.
     """
     root, step = arguments["root"], arguments.get("step", "latest")
     if verb == "import":
@@ -97,6 +100,16 @@ def perform(
     names = ("keep", "every", "dry_run")
     cleanup = inventory.clean_up(storage, **{name: arguments[name] for name in names})
     return cleanup, bool(cleanup.problems)
+
+
+def describe(verb: str, error: CheckpointError) -> tuple[str, str, bool]:
+    """What happened, what to do next, and whether a checkpoint is damaged."""
+    text = f"{error}.".replace("allow_pickle=True", "--allow-pickle")
+    if isinstance(error, InspectionError):
+        return text, error.advice, False
+    if isinstance(error, DamagedFile) or (verb == "show" and not isinstance(error, NoCheckpoint)):
+        return text, SEE_OTHERS, True
+    return text, "", False
 
 
 def parse_step(text: str) -> int | str:

@@ -6,7 +6,6 @@ removes old ones; with --dry-run it shows what that would free.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...dataclass import frozen
@@ -103,12 +102,16 @@ def take_inventory(storage: Storage) -> CheckpointInventory:
         names = sorted(name for name in map(layout.parse, folders) if name)
         newest = {name.step: name for name in names}
         latest_folder = catalog.latest(storage)
-        rows = []
-        for name in names:
-            row = _checkpoint(storage, name, usages[str(name)], str(name) == latest_folder)
-            if row.state == "committed" and newest[name.step] != name:
-                row = replace(row, state="replaced")
-            rows.append(row)
+        rows = [
+            _checkpoint(
+                storage,
+                name,
+                usages[str(name)],
+                is_latest=str(name) == latest_folder,
+                is_newest=newest[name.step] == name,
+            )
+            for name in names
+        ]
         unfinished = [_unfinished(storage, name) for name in folders if not layout.parse(name)]
         # What vanished meanwhile is not damaged.
         present = sorted(storage.folders())
@@ -136,9 +139,15 @@ def _unfinished(storage: Storage, name: str) -> Unfinished:
 
 
 def _checkpoint(
-    storage: Storage, name: layout.CheckpointName, files: disk_usage.Usage, is_latest: bool
+    storage: Storage,
+    name: layout.CheckpointName,
+    files: disk_usage.Usage,
+    *,
+    is_latest: bool,
+    is_newest: bool,
 ) -> Checkpoint:
-    folder, state, problem = str(name), "committed", ""
+    folder, problem = str(name), ""
+    state = "committed" if is_newest else "replaced"
     facts: dict[str, Any] = {}
     try:
         content = catalog.read_manifest(storage, folder)

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 
 from ...comm.ranks import single_process
 from .. import catalog
-from ..errors import CheckpointError, DamagedFile
+from ..errors import CheckpointError
 from ..export import ExportOptions, export, renamed
 from ..export import Transfer as Transfer
 from ..nested import Expansion
 from ..storage import Storage
-from .contents import folder_of
-from .root import DAMAGED, INVALID, InspectionError, opened
+from .root import InspectionError, opened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,15 +23,10 @@ if TYPE_CHECKING:
 
 
 def export_step(root: str, step: Step, target: str, chosen: ExportOptions) -> Transfer:
-    """Raises InspectionError."""
+    """Raises CheckpointError."""
     _require_torch("export")
     storage = opened(root)
-    folder = folder_of(storage, step)
-    try:
-        return export(storage, folder, Path(target), chosen)
-    except CheckpointError as error:
-        kind = DAMAGED if isinstance(error, DamagedFile) else INVALID
-        raise InspectionError(kind, f"{error}.") from error
+    return export(storage, catalog.folder_of(storage, step), Path(target), chosen)
 
 
 def import_step(
@@ -42,23 +36,19 @@ def import_step(
     rename: Sequence[tuple[str, str]] = (),
     allow_pickle: bool = False,
 ) -> Transfer:
-    """Saves what others wrote as a checkpoint, which is whole or absent. Raises InspectionError."""
+    """Saves what others wrote as a checkpoint, which is whole or absent. Raises CheckpointError."""
     _require_torch("import")
     from .. import save
     from ..plain import read_plain
 
-    try:
-        if step in {name.step for name in catalog.steps(Storage(root))}:
-            raise CheckpointError(f"{root} has a checkpoint of step {step}: choose another --step")
-        named: dict[str, object] = {}
-        for old, value in Expansion(read_plain(source, allow_pickle=allow_pickle)).values.items():
-            name = renamed(old, rename)
-            if named.setdefault(name, value) is not value:
-                raise CheckpointError(f"{source}: {old} gets the name {name!r} too")
-        report = save(named, root, step=step, ranks=single_process())
-    except CheckpointError as error:
-        text = str(error).replace("allow_pickle=True", "--allow-pickle")
-        raise InspectionError(INVALID, f"{text}.") from error
+    if catalog.choose(Storage(root), step, catalog.REFUSE):
+        raise CheckpointError(f"{root} has a checkpoint of step {step}: choose another --step")
+    named: dict[str, object] = {}
+    for old, value in Expansion(read_plain(source, allow_pickle=allow_pickle)).values.items():
+        name = renamed(old, rename)
+        if named.setdefault(name, value) is not value:
+            raise CheckpointError(f"{source}: {old} gets the name {name!r} too")
+    report = save(named, root, step=step, ranks=single_process())
     return Transfer(step, report.folder, len(named), report.bytes)
 
 
@@ -67,8 +57,7 @@ def _require_torch(verb: str) -> None:
         import torch  # noqa: F401
     except ImportError as error:
         raise InspectionError(
-            INVALID,
-            f"checkpoint {verb} needs torch, which this interpreter does not have.",
+            f"checkpoint {verb} needs torch, which this interpreter does not have",
             "Run it in an environment, with the same options: provision run NAME -- "
             f"python -m provision_runtime checkpoint {verb} ...",
         ) from error

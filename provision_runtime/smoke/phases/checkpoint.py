@@ -75,11 +75,9 @@ def _round_trip(context: RankContext, root: Path) -> Outcome:
             flip_bit(Path(checkpoint.path(root, step=STEP)))
         context.exchange("checkpoint/bit flipped", None)
     problems = context.exchange("checkpoint/read", _read_problem(context, root, ranks))
-    findings = []
-    for rank, read_problem in enumerate(problems):
-        if read_problem:
-            finding_id, message = read_problem
-            findings.append(Finding(finding_id, message, (rank,)))
+    findings = [
+        Finding(problem[0], problem[1], (rank,)) for rank, problem in enumerate(problems) if problem
+    ]
     data = {"bytes": saved.bytes, "save_s": round(saved.seconds, 3)}
     if findings:
         return Outcome("", merge_equal(findings), data, broken=True)

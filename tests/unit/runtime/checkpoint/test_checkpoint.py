@@ -24,7 +24,6 @@ from provision_runtime.checkpoint import (
     NotCommitted,
     SaveProgress,
     catalog,
-    choice,
     disk_usage,
     errors,
     hashes,
@@ -78,7 +77,9 @@ def names(folder: Path) -> list[str]:
 def test_two_ranks_make_one_checkpoint(tmp_path: Path) -> None:
     shards = [{"zero": b"0" * 100}, {"one": b"1" * 100, "empty": b""}]
     commits = RankThreads(2).run(lambda ranks: save(tmp_path, 7, shards[ranks.rank], ranks))
-    assert [commit_of_rank.folder for commit_of_rank in commits] == ["step-000000000007"] * 2
+    assert [Path(commit_of_rank.folder).name for commit_of_rank in commits] == [
+        "step-000000000007"
+    ] * 2
     assert names(tmp_path) == ["latest", "step-000000000007"]
     assert contents(tmp_path / "step-000000000007") == {**shards[0], **shards[1]}
     assert manifest_of(tmp_path, 7).world_size == 2
@@ -87,7 +88,7 @@ def test_two_ranks_make_one_checkpoint(tmp_path: Path) -> None:
 def test_unchanged_content_is_linked_and_survives_prune(tmp_path: Path) -> None:
     save(tmp_path, 1, {"a": big("a"), "b": big("b")})
     committed = save(tmp_path, 2, {"a": big("a"), "b": big("c")})
-    assert (committed.progress.written, committed.progress.linked) == (
+    assert (committed.written, committed.linked) == (
         MIN_FILE_BYTES,
         MIN_FILE_BYTES,
     )
@@ -104,8 +105,8 @@ def test_packs_without_changes_are_linked(tmp_path: Path) -> None:
     second = {**first, "n010": b"x" * 100_000}
     save(tmp_path, 1, first)
     committed = save(tmp_path, 2, second)
-    assert 0 < committed.progress.written < PACK_BYTES + 100_000
-    assert committed.progress.linked == 10_000_000 - committed.progress.written
+    assert 0 < committed.written < PACK_BYTES + 100_000
+    assert committed.linked == 10_000_000 - committed.written
     assert contents(tmp_path / "step-000000000002") == second
     assert verify(tmp_path) == []
 
@@ -265,11 +266,11 @@ def test_no_flipped_bit_of_latest_leads_to_another_step(tmp_path: Path) -> None:
     for wrong in damaged:
         named.write_bytes(wrong)
         assert Path(checkpoint_path(tmp_path)).name == "step-000000000300", wrong
-    folders = choice.choose(storage, "latest", choice.PREVIOUS)
+    folders = catalog.choose(storage, "latest", catalog.PREVIOUS)
     assert folders == ["step-000000000300", "step-000000000200", "step-000000000100"]
     assert verify(tmp_path) == verify(tmp_path, step=200) == []
     assert catalog.latest(storage) == "step-000000000300"
-    assert save(tmp_path, 400, {"a": b"400"}).folder == Path(checkpoint_path(tmp_path)).name
+    assert save(tmp_path, 400, {"a": b"400"}).folder == checkpoint_path(tmp_path)
     assert manifest_of(storage, 400).parent == "step-000000000300"
 
 
@@ -286,17 +287,17 @@ def test_unreadable_manifest_is_not_skipped(tmp_path: Path) -> None:
             (tmp_path / names[step] / manifest.NAME).write_bytes(b"{}")
 
     damage(300)  # made before 200, whose parent it is
-    assert choice.choose(storage, "latest", choice.PREVIOUS) == [
+    assert catalog.choose(storage, "latest", catalog.PREVIOUS) == [
         names[step] for step in (400, 300, 200, 100)
     ]
     (tmp_path / "latest").unlink()
-    assert choice.folder_of(storage, "latest") == names[300]  # nothing tells that it is older
+    assert catalog.folder_of(storage, "latest") == names[300]  # nothing tells that it is older
     damage(400)
-    assert choice.folder_of(storage, "latest") == names[400]
+    assert catalog.folder_of(storage, "latest") == names[400]
     assert [(damage.folder, damage.file) for damage in verify(tmp_path)] == [
         (names[400], manifest.NAME)
     ]
-    assert choice.choose(storage, 400, choice.PREVIOUS) == [
+    assert catalog.choose(storage, 400, catalog.PREVIOUS) == [
         names[step] for step in (400, 300, 200, 100)
     ]
     assert catalog.latest(storage) == names[200]  # what a save goes on from
@@ -442,9 +443,9 @@ def test_known_damaged_parent_file_is_rewritten(tmp_path: Path) -> None:
     assert {damage.file for damage in verify(tmp_path)} == {
         path.name for path in files_by_name.values()
     }
-    assert save(tmp_path, 2, {"a": big("a"), "b": big("b")}).progress.written == 2 * MIN_FILE_BYTES
+    assert save(tmp_path, 2, {"a": big("a"), "b": big("b")}).written == 2 * MIN_FILE_BYTES
     assert verify(tmp_path, step=2) == []
-    assert save(tmp_path, 3, {"a": big("a"), "b": big("b")}).progress.linked == 2 * MIN_FILE_BYTES
+    assert save(tmp_path, 3, {"a": big("a"), "b": big("b")}).linked == 2 * MIN_FILE_BYTES
 
 
 def open_below(folder: Path) -> int:
@@ -490,7 +491,7 @@ def test_few_files_are_open_and_all_are_synced(
         assert names(tmp_path) == []
     else:
         committed = save(tmp_path, 1, contents)
-        files = catalog.read_manifest(Storage(tmp_path), committed.folder).files
+        files = catalog.read_manifest(Storage(tmp_path), Path(committed.folder).name).files
         assert sorted(synced) == sorted(
             entry.name for entry in files if entry.name.endswith(".distcp")
         )
@@ -517,7 +518,7 @@ def test_files_are_closed_when_closing_fails(
     if failing_sync:
         monkeypatch.setattr(os, "fsync", unsynced)
     with pytest.raises(OSError, match="syncing" if failing_sync else "closing"):
-        file._sync_and_close(files)
+        file._for_all((os.fsync, os.close), files)
     assert open_below(tmp_path) == 0
 
 
@@ -552,7 +553,7 @@ def test_checkpoints_survive_installing_or_removing_xxhash(
     for step, has in ((1, first_has), (2, not first_has), (3, not first_has), (4, first_has)):
         monkeypatch.setattr(hashes, "XXH3_128", xxh3_128 if has else None)
         committed = save(tmp_path, step, {"a": big("a"), "b": big(str(step))})
-        assert committed.progress.written == MIN_FILE_BYTES * (1 if step == 3 else 2)
+        assert committed.written == MIN_FILE_BYTES * (1 if step == 3 else 2)
         assert [verify(tmp_path, step=earlier) for earlier in range(1, step + 1)] == [[]] * step
 
 
@@ -563,11 +564,13 @@ def test_either_hash_detects_damage(
     xxh3_128 = pytest.importorskip("xxhash").xxh3_128
     committed = save(tmp_path, 1, {"a": big("a")})
     storage = Storage(tmp_path)
-    content = catalog.read_manifest(storage, committed.folder)
-    file = tmp_path / committed.folder / content.files[0].name
+    content = catalog.read_manifest(storage, Path(committed.folder).name)
+    file = Path(committed.folder) / content.files[0].name
     file.write_bytes(big("a")[:-1] + b"x")
     monkeypatch.setattr(hashes, "XXH3_128", xxh3_128 if has else None)
-    [damage] = verification.check_files(storage, committed.folder, content, content.files)
+    [damage] = verification.check_files(
+        storage, Path(committed.folder).name, content, content.files
+    )
     assert damage.problem == f"its {'XXH128' if has else 'CRC-32'} is not the committed one"
 
 
@@ -578,7 +581,7 @@ def test_manifest_of_another_schema_is_refused(
         patch.setattr(manifest, "SCHEMA", 3)
         committed = save(tmp_path, 1, {"a": b"1"})
     with pytest.raises(errors.CheckpointError, match="has schema 3, this code reads 7"):
-        catalog.read_manifest(Storage(tmp_path), committed.folder)
+        catalog.read_manifest(Storage(tmp_path), Path(committed.folder).name)
 
 
 @pytest.mark.parametrize("size", [MIN_FILE_BYTES, 1000])
@@ -610,9 +613,9 @@ def test_failed_save_does_not_clear_known_damage(tmp_path: Path) -> None:
 
     with pytest.raises(NotCommitted, match="late"):
         save(tmp_path, 2, {"a": big("a")}, progress=fail_late)
-    assert save(tmp_path, 2, {"a": big("a")}).progress.written == MIN_FILE_BYTES
+    assert save(tmp_path, 2, {"a": big("a")}).written == MIN_FILE_BYTES
     assert verify(tmp_path) == []
-    assert save(tmp_path, 3, {"a": big("a")}).progress.linked == MIN_FILE_BYTES
+    assert save(tmp_path, 3, {"a": big("a")}).linked == MIN_FILE_BYTES
 
 
 def test_different_steps_on_ranks_save_nothing(tmp_path: Path) -> None:
@@ -691,7 +694,9 @@ def test_slow_rank_is_not_taken_for_dead(tmp_path: Path, monkeypatch: pytest.Mon
     commits = RankThreads(2).run(
         lambda ranks: save(tmp_path, 1, {f"{ranks.rank}": b"x"}, counted(ranks))
     )
-    assert [commit_of_rank.folder for commit_of_rank in commits] == ["step-000000000001"] * 2
+    assert [Path(commit_of_rank.folder).name for commit_of_rank in commits] == [
+        "step-000000000001"
+    ] * 2
 
 
 def test_metadata_is_in_the_manifest(tmp_path: Path) -> None:

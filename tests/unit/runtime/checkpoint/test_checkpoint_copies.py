@@ -14,7 +14,6 @@ from provision_runtime.checkpoint import (
     CheckpointWarning,
     DamagedFile,
     catalog,
-    choice,
     copies,
     layout,
     list_steps,
@@ -55,7 +54,7 @@ def restore(root: Path) -> int:
     whole."""
     layout.damaged.discard(str(root))
     storage = Storage(root)
-    for folder in choice.choose(storage, "latest", choice.PREVIOUS):
+    for folder in catalog.choose(storage, "latest", catalog.PREVIOUS):
         try:
             content = loader._read_manifest(storage, folder)
             loader.verify_files(storage, folder, content, names(content), ByteCount())
@@ -133,7 +132,7 @@ def test_healing_replaces_the_file_in_every_checkpoint(tmp_path: Path) -> None:
     linked = {(tmp_path / f"step-{step:012d}" / frozen).stat().st_ino for step in (1, 2, 3)}
     assert len(linked) == 1, "the healed file is linked again"
     # After known damage, the next save links nothing.
-    assert save(tmp_path, 4, contents(4)).progress.linked == 0
+    assert save(tmp_path, 4, contents(4)).linked == 0
 
 
 def test_two_damaged_copies_are_not_taken_for_good(tmp_path: Path) -> None:
@@ -272,7 +271,7 @@ def test_copies_give_way_to_a_save(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         return MIN_FILE_BYTES // 2 if left else 3 * MIN_FILE_BYTES
 
     monkeypatch.setattr(Storage, "free", free)
-    assert save(tmp_path, 2, contents(2)).progress.written
+    assert save(tmp_path, 2, contents(2)).written
     assert copies.names(Storage(tmp_path)) == []
     assert verify(tmp_path) == []
 
@@ -396,7 +395,7 @@ def test_decay_without_an_intact_copy_is_named_and_written_again(shared: Path) -
     problems = hash_again(storage, 2 * 10**9)
     assert len(problems) == 2 and all("no intact copy" in problem for problem in problems)
     # The training still has the content: the next save writes it, and the others heal from it.
-    assert save(shared, 4, lettered(4)).progress.written >= MIN_FILE_BYTES
+    assert save(shared, 4, lettered(4)).written >= MIN_FILE_BYTES
     hash_again(storage, 3 * 10**9)
     assert [verify(shared, step=step) for step in (1, 2, 3, 4)] == [[]] * 4
 

@@ -16,7 +16,7 @@ import pytest
 from provision_runtime.checkpoint import (
     CheckpointWarning,
     DamagedFile,
-    choice,
+    catalog,
     latest,
     layout,
     list_steps,
@@ -67,7 +67,7 @@ def test_link_to_an_archived_step_is_a_step_and_stays(root: Path) -> None:
     storage = Storage(root)
     assert [row.state for row in inventory.take_inventory(storage).checkpoints] == ["committed"] * 2
     assert audit.audit(storage, audit.ALL).is_whole
-    assert choice.choose(storage, 1, choice.REFUSE) == [STEPS[1]]
+    assert catalog.choose(storage, 1, catalog.REFUSE) == [STEPS[1]]
 
 
 def test_linked_steps_do_not_count_among_those_that_are_kept(root: Path) -> None:
@@ -76,7 +76,7 @@ def test_linked_steps_do_not_count_among_those_that_are_kept(root: Path) -> None
     assert list_steps(root) == [2, 3, 4]
     assert latest(root) == 4
     # A save goes on from the linked one.
-    assert save(root, 5, {"frozen": big("f")}).progress.linked
+    assert save(root, 5, {"frozen": big("f")}).linked
     assert manifest_of(root, 5).parent == STEPS[4]
 
 
@@ -101,7 +101,7 @@ def test_links_that_lead_to_no_step_stay_and_stop_nothing(root: Path, kind: str)
     assert list_steps(root) == [2, 4]
     save(root, 5, {"frozen": big("f")})
     assert latest(root) == 5
-    assert choice.choose(storage, "latest", choice.PREVIOUS)[0] == STEPS[5]
+    assert catalog.choose(storage, "latest", catalog.PREVIOUS)[0] == STEPS[5]
 
 
 @pytest.mark.parametrize("name", ["best", "step-000000000002.1"])
@@ -147,7 +147,7 @@ def test_latest_as_a_link_to_a_step_is_not_read(root: Path) -> None:
     (root / "latest").unlink()
     (root / "latest").symlink_to(STEPS[2])
     assert verify(root) == []
-    assert choice.choose(Storage(root), "latest", choice.PREVIOUS)[0] == STEPS[4]
+    assert catalog.choose(Storage(root), "latest", catalog.PREVIOUS)[0] == STEPS[4]
     prune(root, keep=1)
     assert list_steps(root) == [2, 4]
     save(root, 5, {"frozen": big("f")})
