@@ -22,20 +22,3 @@ from provision.adapters.conda.repodata import (
     ChannelRecords,
 )
 from provision.adapters.conda.solver import Solver, SolveRequest
-
-__all__ = [
-    "TORCH_PACKAGES",
-    "ChannelRecord",
-    "ChannelRecords",
-    "SolveRequest",
-    "Solver",
-    "as_wheel",
-    "channel_url",
-    "index_channel",
-    "install_packages",
-    "parse_requirement",
-    "spec_errors",
-    "spec_name",
-    "unsatisfied",
-    "without_version",
-]
