@@ -7,9 +7,7 @@ NAME. Words before `--` are NAME, those after it are not.
 
 from __future__ import annotations
 
-import os
 import shlex
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,13 +15,12 @@ from typing import Any, NoReturn
 
 import click
 
-from provision.cli.completion import locked_packages
 from provision.cli.options import WordsBeforeOptions, environment_parameter
 from provision.cli.shared_options import shared_value
 from provision.core.dataclass import frozen
 from provision.core.errors import ProvisionError
 from provision.core.paths import Folders, default_folders
-from provision.core.prefix_registry import list_prefixes, prefix_path
+from provision.core.prefix_registry import list_prefixes
 from provision.core.project import FILE, described_names, project_root, settings_of
 from provision.core.similar_names import did_you_mean
 from provision.workflow.project import owners, settle
@@ -133,10 +130,10 @@ class _Typed:
         default = self._default()
         if default is None and lacks:
             self._refuse_to_choose()
-        if default is None or lacks or self._fits(first, default):
+        if default is None or lacks:
             return default
-        if rest[0].nargs != -1:
-            return None
+        if rest[0].name == "folder":
+            return default if Path(first).is_dir() else None
         question = did_you_mean(first, self.names)
         if question:
             forms = ([question.split("`")[1], *tokens[1:]], [default, *tokens])
@@ -169,16 +166,6 @@ class _Typed:
                 f"{project_root(envs) / FILE}, and NAME may be left out."
             )
         raise click.UsageError(problem, self.context)
-
-    def _fits(self, token: str, default: str) -> bool:
-        """Whether a word certainly is what follows NAME, in the default environment."""
-        kind = self.arguments[1].name
-        if kind in ("package", "packages"):
-            return token in locked_packages(self.folders.envs / default)
-        if kind == "command":
-            programs = prefix_path(self.folders, default) / "bin"
-            return shutil.which(token, path=f"{programs}:{os.environ.get('PATH', '')}") is not None
-        return kind == "folder" and Path(token).is_dir()
 
     def _is_of_other_project(self, name: str) -> bool:
         """Whether an environment of that name is installed in other projects. Outside of projects,
