@@ -24,6 +24,8 @@ _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
 POLL_S = 0.05
 # How the names of files end that `atomic_write` has not finished.
 _UNFINISHED = ".provision-unfinished"
+# The names of `staging_path` and `backup_path`.
+UNFINISHED = re.compile(r"\.(.+)\.provision-(?:building|replaced)")
 
 
 def atomic_write(path: Path, content: str | bytes, mode: int = 0o644) -> None:
