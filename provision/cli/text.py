@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -120,6 +120,29 @@ def _sum(environments: Sequence[Environment]) -> str:
     if total:
         text += f", {short_size(total)}"
     return f"{text}; images {short_size(images)}" if images else text
+
+
+def removal_lines(
+    rows: Iterable[tuple[str, int, int | None, Path | str]], *, width: int | None, verb_form: str = ""
+) -> list[str]:
+    """What is removed, or would be, then what that frees.
+
+    rows: of each its kind, its bytes, those of them that no other file shares, if that is known, and
+    its name. width: of the terminal.
+    """
+    cells, size, freed = [], 0, 0
+    for kind, bytes, unshared, what in rows:
+        sizes = (short_size(bytes), short_size(unshared)) if bytes else ("-", "-")
+        cells.append((kind, *sizes, home_path(what)))
+        size += bytes if unshared is not None else 0
+        freed += unshared or 0
+    if not cells:
+        return ["nothing to clean"]
+    total = f"{verb_form} {format_count(len(cells), 'item')}, frees {short_size(freed)}".strip()
+    if freed < size:
+        total += "; the rest is shared with caches or other environments"
+    lines = table(cells, ("kind", "size", "frees", "what"), width=width).splitlines()
+    return [*lines, "", *wrap(total, width)]
 
 
 def plain_value(value: object) -> str:
