@@ -17,6 +17,7 @@ from provision.cli.records import read_record
 TYPE_CHECKING = False  # `typing` takes half of the time that Python takes to start
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
     from provision.core.paths import Folders
 
 SHELLS = ("bash", "zsh", "fish")

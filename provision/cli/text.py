@@ -123,7 +123,10 @@ def _sum(environments: Sequence[Environment]) -> str:
 
 
 def removal_lines(
-    rows: Iterable[tuple[str, int, int | None, Path | str]], *, width: int | None, verb_form: str = ""
+    rows: Iterable[tuple[str, int, int | None, Path | str]],
+    *,
+    width: int | None,
+    verb_form: str = "",
 ) -> list[str]:
     """What is removed, or would be, then what that frees.
 

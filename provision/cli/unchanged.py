@@ -44,7 +44,9 @@ def state(folders: Folders, name: str | None, *texts: str, installed: bool = Fal
     if name is None or not NAME.fullmatch(name) or folders.change(name).exists():
         return None
     decisive = [sys.version, *os.uname(), str(os.getuid()), str(folders), *texts]
-    decisive += [f"{key}={os.environ[key]}" for key in sorted(os.environ) if key.startswith(VARIABLES)]
+    decisive += [
+        f"{key}={os.environ[key]}" for key in sorted(os.environ) if key.startswith(VARIABLES)
+    ]
     prefix = prefix_registry.prefix_path(folders, name)
     # What was printed about the environment before, and is not printed again.
     reported = (prefix / "conda-meta", folders.passport(name) / "passport.json")
