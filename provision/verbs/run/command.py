@@ -28,13 +28,11 @@ class CommandLine(WordsBeforeOptions):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         rest = list(args)
         options = self._take_options(ctx, rest)
-        if rest and rest[0] != "--":
-            name = rest.pop(0)
-            options += self._take_options(ctx, rest)
-            if rest and rest[0] == "--":
-                rest.pop(0)
-            rest = ["--", name, *rest]
-        return super().parse_args(ctx, [*options, *rest])
+        name = [rest.pop(0)] if rest and rest[0] != "--" else []
+        options += self._take_options(ctx, rest)
+        if rest and rest[0] == "--":
+            rest.pop(0)
+        return super().parse_args(ctx, [*options, "--", *name, *rest])
 
     def leading_words(self, context: click.Context, args: list[str]) -> tuple[list[str], bool]:
         """Options and what follows them, up to a `--` that is not the command's."""
