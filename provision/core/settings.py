@@ -203,8 +203,7 @@ def facts_settings(environ: Mapping[str, str]) -> FactsSettings:
 def absolute_facts(content: FactsSettings, folder: Path) -> FactsSettings:
     """The same with paths that start from a folder made absolute."""
     result = content.copy()
-    if "address" in content and "://" not in content["address"]:
-        result["address"] = str((folder / Path(content["address"]).expanduser()).absolute())
-    if "signers" in content:
-        result["signers"] = str((folder / Path(content["signers"]).expanduser()).absolute())
+    for key in ("address", "signers"):
+        if key in content and "://" not in content[key]:
+            result[key] = str((folder / Path(content[key]).expanduser()).absolute())
     return result

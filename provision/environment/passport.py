@@ -37,7 +37,17 @@ FILE = "passport.json"
 SCHEMA = 1
 MACHINES = 64  # of the verdicts that are kept, besides the newest
 # What a resolution says of the build.
-BUILD = ["torch", "local_version", "source", "cuda", "nccl", "cudnn", "python", "glibc", "driver_floor"]
+BUILD = [
+    "torch",
+    "local_version",
+    "source",
+    "cuda",
+    "nccl",
+    "cudnn",
+    "python",
+    "glibc",
+    "driver_floor",
+]
 STARTED_AT = "%Y-%m-%dT%H:%M:%SZ"  # as the smoke report has it
 
 

@@ -79,10 +79,9 @@ class CudaChoice:
     note: str = ""
 
 
-def read_repository(folder: Path, choices: Choices, selection: Selection | None = None) -> Reading:
+def read_repository(folder: Path, choices: Choices, selection: Selection) -> Reading:
     """`provision init`: what a repository's files request together; without files, nothing.
     selection: the groups and extras that are taken."""
-    selection = selection or Selection()
     names = [path.name for path in folder.iterdir() if path.is_file()]
     by_file: dict[str, list[Statement]] = {}
     for name in repository.files_to_read(names):
@@ -136,10 +135,9 @@ def _require_no_other_release(lines: Iterable[str]) -> None:
         )
 
 
-def read_one(file: Path, choices: Choices, selection: Selection | None = None) -> Reading:
+def read_one(file: Path, choices: Choices, selection: Selection) -> Reading:
     """`provision import FILE`: the same of one file. Raises InvalidSpec if nothing in it was
     understood."""
-    selection = selection or Selection()
     statements = read_file(file, selection)
     selection.check()
     folder = file.absolute().parent if repository.is_usual(file.name) else Path(file.stem)
