@@ -60,39 +60,31 @@ def environment_lines(
     if not environments:
         return wrap_line("no environments: `provision build --help` shows how to make one", width)
     now = time.time() if now is None else now
-    head = ["name", "state", "size", "age", "image", "kernel", "smoke"]
-    if width is None:
-        head.append("prefix")
     has_projects = len({environment.project for environment in environments}) > 1
-    if has_projects:
-        head.insert(0, "project")
-    rows = []
+    cells = []
     for environment in environments:
-        row = [
-            environment.name,
-            environment.state,
-            short_size(environment.size),
-            short_age(environment.installed_at, now),
-            _image_cell(environment),
-            "yes" if environment.kernel else "-",
-            short_verdict(environment, now) or "-",
-        ]
+        row = {"project": home_path(environment.project)} if has_projects else {}
+        row |= {
+            "name": environment.name,
+            "state": environment.state,
+            "size": short_size(environment.size),
+            "age": short_age(environment.installed_at, now),
+            "image": "yes" if environment.image == "current" else environment.image or "-",
+            "kernel": "yes" if environment.kernel else "-",
+            "smoke": short_verdict(environment, now) or "-",
+        }
         if width is None:
-            row.append(str(environment.prefix or "-"))
-        if has_projects:
-            row.insert(0, home_path(environment.project))
-        rows.append(row)
-    lines = [table(rows, head, width=width), ""]
+            row["prefix"] = str(environment.prefix or "-")
+        cells.append(row)
+    lines = [table([list(row.values()) for row in cells], list(cells[0]), width=width), ""]
     for environment in environments:
         if environment.reason and environment.state != "not installed":
             lines.append(f"{environment.name}: {environment.reason}")
-    return [*lines, _sum(environments)]
-
-
-def _image_cell(environment: Environment) -> str:
-    if not environment.image:
-        return "-"
-    return "yes" if environment.image == "current" else environment.image
+    total = sum(environment.size or 0 for environment in environments)
+    images = sum(environment.image_size for environment in environments)
+    text = format_count(len(environments), "environment")
+    text += f", {short_size(total)}" if total else ""
+    return [*lines, text + (f"; images {short_size(images)}" if images else "")]
 
 
 def short_verdict(environment: Environment, now: float) -> str:
@@ -111,15 +103,6 @@ def short_verdict(environment: Environment, now: float) -> str:
     if len(set(joined.values())) == 1:
         return next(iter(joined.values()))
     return "; ".join(f"{target}: {text}" for target, text in joined.items()) or environment.smoke
-
-
-def _sum(environments: Sequence[Environment]) -> str:
-    total = sum(environment.size or 0 for environment in environments)
-    images = sum(environment.image_size for environment in environments)
-    text = format_count(len(environments), "environment")
-    if total:
-        text += f", {short_size(total)}"
-    return f"{text}; images {short_size(images)}" if images else text
 
 
 def removal_lines(
