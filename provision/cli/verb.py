@@ -200,9 +200,8 @@ def print_outcomes(console: Console, outcomes: Sequence[EnvironmentOutcome]) -> 
 def run_or_print(
     console: Console,
     argv: list[str],
-    extra: Mapping[str, str] | None = None,
+    env: Mapping[str, str] = os.environ,
     *,
-    env: Mapping[str, str] | None = None,
     dry_run: bool,
 ) -> None:
     """Become a command, as `exec_command` does, or print it."""
@@ -213,7 +212,7 @@ def run_or_print(
     if dry_run:
         console.document("command", {"command": argv}, f"{shlex.join(argv)}\n")
         return
-    exec_command(argv, extra, env=env)
+    exec_command(argv, env)
 
 
 def print_steps(console: Console, steps: Sequence[PlanStep]) -> None:
@@ -223,7 +222,6 @@ def print_steps(console: Console, steps: Sequence[PlanStep]) -> None:
     lines = []
     for step in steps:
         # The lines of one step stay together on a terminal.
-        first, *rest = wrap(f"{step.stage}: {step.would}", output_width(), indent=2)
-        lines += [first, *rest]
+        lines += wrap(f"{step.stage}: {step.would}", output_width(), indent=2)
     actions = [{"stage": step.stage, "would": step.would} for step in steps]
     console.result("plan", {"steps": actions}, lines)

@@ -71,4 +71,4 @@ def notebook(
     if "SSH_CONNECTION" in os.environ:
         console.info("from your own machine, first: ssh -N -L PORT:127.0.0.1:PORT HOST")
     command = jupyter_server.server_command(python, kernel.name, folder.absolute(), port)
-    exec_command(command, env=jupyter_server.server_variables())
+    exec_command(command, jupyter_server.server_variables())

@@ -137,7 +137,7 @@ def run(
         has_options = any((prefix, envs, record, *options.values()))
         if not (has_options or console.narrative or starts_ranks(command)):
             record_run(folders, installed, command, launch.variables)
-    run_or_print(console, launch.argv, env=launch.variables, dry_run=dry_run)
+    run_or_print(console, launch.argv, launch.variables, dry_run=dry_run)
 
 
 def _run_in_image(
@@ -180,4 +180,4 @@ def shell(
     launch = command_run.shell_launch(installed, interactive=interactive)
     if interactive:
         console.info(f"{name}: leave with `exit`")
-    exec_command(launch.argv, env=launch.variables)
+    exec_command(launch.argv, launch.variables)
