@@ -36,12 +36,13 @@ from provision.workflow.project_files import (
 )
 from provision.workflow.resolution import check_requirements, resolve
 
-PROJECTS = ("pyproject.toml", "setup.py", "setup.cfg")
+# Files of projects, and what they then have.
+PROJECTS = {"pyproject.toml": r"^\[(project|tool\.poetry)\]", "setup.py": "", "setup.cfg": ""}
 NOTHING = "nothing"
 SHOWN = 3  # lines of an error
 # The newest release that fits the machine; `latest` would be the newest, whether it fits or not.
 ANY_TORCH = ">=2.0"
-_EDITABLE = re.compile(r"(?P<name>(?:.+ @ )?)file:(?P<path>/.*)")
+_EDITABLE = re.compile(r"^(?P<name>(?:.+ @ )?)file:(?P<path>/.*)$")
 
 
 @frozen
@@ -275,13 +276,12 @@ def propose(
     if choice is not None:
         options.update({"cpu": True} if choice.cuda == CPU else {"cuda": choice.cuda})
         notes += [choice.note] if choice.note else []
+
+    def relative(located: re.Match[str]) -> str:
+        return f"{located['name']}file:{os.path.relpath(located['path'], folder)}"
+
     for key in {"pip", "find_links"} & options.keys():
-        texts = []
-        for text in options[key]:
-            located = _EDITABLE.fullmatch(text)
-            path = located and f"file:{os.path.relpath(located['path'], folder)}"
-            texts.append(f"{located['name']}{path}" if located else text)
-        options[key] = texts
+        options[key] = [_EDITABLE.sub(relative, text) for text in options[key]]
     spec = check_requirements(specs.combine({}, options, name=name))
     resolution = resolve(spec)
     moved, note = _with_own_torch(context, resolution)
@@ -301,13 +301,11 @@ def propose(
         content["torch"] = resolution.torch
     entries = []
     for entry in printed_entries(reading, name):
-        if entry.became.removeprefix("conda: ") in moved:
-            entry = replace(
-                entry,
-                outcome="translated",
-                became=f"pip: {conda.as_wheel(entry.became.removeprefix('conda: '))}",
-                reason="conda's package brings conda's own pytorch, and torch is a wheel",
-            )
+        package = entry.became.removeprefix("conda: ")
+        if package in moved:
+            became = f"pip: {conda.as_wheel(package)}"
+            reason = "conda's package brings conda's own pytorch, and torch is a wheel"
+            entry = replace(entry, outcome="translated", became=became, reason=reason)
         entries.append(entry)
     return Proposal(
         name=name,
@@ -353,19 +351,17 @@ def _with_own_torch(context: Context, resolution: Resolution) -> tuple[list[str]
 
 def _repository_note(name: str, reading: Reading) -> list[str]:
     """How the repository itself gets in, if it is a project and no line says so."""
-    files = [file for file in PROJECTS if (reading.folder / file).is_file()]
-    if "pyproject.toml" in files:
-        text = (reading.folder / "pyproject.toml").read_text(encoding="utf-8", errors="replace")
-        if not re.search(r"^\[(project|tool\.poetry)\]", text, re.MULTILINE):
-            files.remove("pyproject.toml")
     for requirement in reading.request.content.get("pip", ()):
         match = _EDITABLE.fullmatch(requirement)
         if match and Path(match["path"]) == reading.folder.absolute():
             return []
-    if not files:
-        return []
-    step = f"`provision add {name} -e .`, after the build, adds it as an editable"
-    return [f"{files[0]}: this repository is a project that no line requests; {step}"]
+    for file, table in PROJECTS.items():
+        path = reading.folder / file
+        text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else None
+        if text is not None and re.search(table, text, re.MULTILINE):
+            step = f"`provision add {name} -e .`, after the build, adds it as an editable"
+            return [f"{file}: this repository is a project that no line requests; {step}"]
+    return []
 
 
 def write(proposal: Proposal) -> None:

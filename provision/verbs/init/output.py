@@ -10,8 +10,6 @@ from provision.cli.console import output_width, wrap_line
 if TYPE_CHECKING:
     from provision.verbs.init.init import Proposal
 
-__all__ = ["account_lines", "proposal_lines", "written_lines"]
-
 
 def proposal_lines(proposal: Proposal) -> list[str]:
     """The spec, what it comes to, what became of each line, and what to check."""
