@@ -227,13 +227,7 @@ def with_colors(text: str, stream: IO[str]) -> str:
 
 def _tidy(text: str) -> str:
     """Each line without needless white space; its indent stays."""
-    lines = []
-    for line in text.splitlines():
-        tokens = line.split()
-        if tokens:
-            indent = len(line) - len(line.lstrip(" "))
-            lines.append(" " * indent + " ".join(tokens))
-    return "\n".join(lines)
+    return re.sub(r"(?<=\S)[^\S\n]+", " ", re.sub(r"\s*\n", "\n", text))
 
 
 def _wrapped(text: str, label_width: int) -> str:

@@ -48,7 +48,7 @@ BUILD = [
     "glibc",
     "driver_floor",
 ]
-STARTED_AT = "%Y-%m-%dT%H:%M:%SZ"  # as the smoke report has it
+STARTED_AT = "%Y-%m-%dT%H:%M:%SZ%z"  # as the smoke report has it
 
 
 def compose(result: BuildResult, request: SpecContent, previous: Passport | None) -> Passport:
@@ -215,10 +215,10 @@ def elsewhere(verdict: Verdict, machine: Mapping[str, str]) -> str:
 def measured_at(verdict: Verdict) -> float | None:
     """When a test began, in seconds since 1970; None if its report does not say."""
     try:
-        started_at = datetime.strptime(verdict["report"]["started_at"], STARTED_AT)
+        started_at = datetime.strptime(f"{verdict['report']['started_at']}+0000", STARTED_AT)
     except (KeyError, TypeError, ValueError):
         return None
-    return started_at.replace(tzinfo=timezone.utc).timestamp()
+    return started_at.timestamp()
 
 
 def with_smoke(
