@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -105,7 +104,6 @@ def run(
     from provision.core.paths import default_folders
     from provision.verbs.run import run as command_run
     from provision.verbs.run.recorded import record_run
-    from provision.workflow.project import require_prefix
 
     if on_hang == "requeue":
         raise InvalidSpec(
@@ -122,8 +120,7 @@ def run(
         _run_in_image(console, name, command, envs, dry_run)
         return
     folders = default_folders(envs)
-    find = partial(require_prefix, folders, name, prefix)
-    installed = up_to_date(console, name, find, envs=envs, path=prefix, dry_run=dry_run, **options)
+    installed = up_to_date(console, name, envs=envs, path=prefix, dry_run=dry_run, **options)
     launch = command_run.run_launch(installed, command, record=record)
     hang_options = parse_hang_options(hang_after, on_hang)
     watched = command_run.watched_launch(installed, command, launch.variables, *hang_options)
@@ -169,13 +166,10 @@ def shell(
     """
     import sys
 
-    from provision.core.paths import default_folders
     from provision.core.process import exec_command
     from provision.verbs.run import run as command_run
-    from provision.workflow.project import require_prefix
 
-    find = partial(require_prefix, default_folders(envs), name, prefix)
-    installed = up_to_date(console, name, find, envs=envs, path=prefix, **options)
+    installed = up_to_date(console, name, envs=envs, path=prefix, **options)
     interactive = sys.stdin.isatty()
     launch = command_run.shell_launch(installed, interactive=interactive)
     if interactive:
