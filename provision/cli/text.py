@@ -14,9 +14,9 @@ from provision_runtime.report.text import format_bytes, format_count
 if TYPE_CHECKING:
     from provision.workflow.environments import Environment
 
-# Seconds of a unit, and what an age in it is called, in short and in words.
 MACHINES = 2  # are named of each target of a smoke test
-AGES = ((86400, "d", "day"), (3600, "h", "hour"), (60, "min", "minute"))
+# Seconds of a unit, and what an age in it is called.
+AGES = ((86400, "d"), (3600, "h"), (60, "min"))
 
 
 def short_size(count: int | None) -> str:
@@ -29,18 +29,10 @@ def short_age(since: float | None, now: float) -> str:
     if since is None:
         return "-"
     seconds = max(0.0, now - since)
-    for unit, name, _ in AGES:
+    for unit, name in AGES:
         if seconds >= unit:
             return f"{int(seconds // unit)} {name}"
-    return "now"
-
-
-def _ago(since: float, now: float) -> str:
-    """The same in words."""
-    for unit, _, name in AGES:
-        if now - since >= unit:
-            return f"{format_count(int((now - since) // unit), name)} ago"
-    return "just now"
+    return "0 min"
 
 
 def days_old(day: str, now: float | None = None) -> str:
@@ -94,7 +86,7 @@ def short_verdict(environment: Environment, now: float) -> str:
     for verdict in environment.verdicts:
         text = f"{verdict.verdict} {verdict.elsewhere}".rstrip()
         if verdict.elsewhere and verdict.measured_at is not None:
-            text += f", {_ago(verdict.measured_at, now)}"
+            text += f", {short_age(verdict.measured_at, now)} ago"
         texts.setdefault(verdict.target, []).append(text)
     joined = {}
     for target, rows in texts.items():
