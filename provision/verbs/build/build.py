@@ -113,28 +113,26 @@ def _image_stage(
     client: Any | None,
     stages: Stages,
 ) -> Image | None:
-    if plan.request.image == "skip":
-        stages.add("image", "skipped", NO_IMAGE)
-        return None
+    mode, spec = plan.request.image, plan.resolution.spec
     has_editables = any(package.is_editable for package in lock.packages)
-    if plan.request.image == "auto" and has_editables and not plan.resolution.spec.code:
-        stages.add(
-            "image", "skipped", "an image has the editable packages only with `code:` in spec.yml"
-        )
-        return None
-    if client is None and not images.is_on_disk(plan.resolution.spec.base):
-        stages.add("image", "skipped", NO_ENGINE)
-        return None
-    try:
-        image, is_new = ensure_image(context, plan, lock, prefix, client)
-    except ToolMissing as error:
-        if plan.request.image == "demand":
-            raise
-        context.progress.warn(f"no image was made: {error}")
-        stages.add("image", "skipped", error.message)
-        return None
-    stages.add("image", is_new, image.reference)
-    return image
+    if mode == "skip":
+        reason = NO_IMAGE
+    elif mode == "auto" and has_editables and not spec.code:
+        reason = "an image has the editable packages only with `code:` in spec.yml"
+    elif client is None and not images.is_on_disk(spec.base):
+        reason = NO_ENGINE
+    else:
+        try:
+            image, is_new = ensure_image(context, plan, lock, prefix, client)
+            stages.add("image", is_new, image.reference)
+            return image
+        except ToolMissing as error:
+            if mode == "demand":
+                raise
+            context.progress.warn(f"no image was made: {error}")
+            reason = error.message
+    stages.add("image", "skipped", reason)
+    return None
 
 
 def _smoke_stage(
@@ -164,14 +162,13 @@ def _kernel_stage(
     plan: Plan, lock: Lock, prefix: Prefix, stages: Stages, failed: list[str]
 ) -> Kernel | None:
     step = plan.kernel_step(lock)
+    reason = step.detail if step.action == "skip" else ""
     if plan.request.kernel and failed:
-        stages.add("kernel", "skipped", "the smoke test failed")
-        return None
-    if step.action == "skip":
-        reason = step.detail
-        # Without its launcher, a kernel that an earlier build registered could not start any more.
-        if plan.request.kernel and kernels.remove_kernel_of(prefix):
-            reason += "; the registered kernel was removed"
+        reason = "the smoke test failed"
+    # Without its launcher, a kernel that an earlier build registered could not start any more.
+    elif plan.request.kernel and reason and kernels.remove_kernel_of(prefix):
+        reason += "; the registered kernel was removed"
+    if reason:
         stages.add("kernel", "skipped", reason)
         return None
     kernel, is_new = ensure_kernel(prefix, plan.kernel_title)

@@ -102,9 +102,8 @@ def _unused(context: Context, item: Removable) -> Iterator[None]:
 def _folders_of(folders: Folders, item: Removable) -> Folders:
     """Those of the project that it belongs to."""
     for project in prefix_registry.all_projects(folders):
-        if item.path.is_relative_to(project.project_data):
-            return project
-        if prefix_registry.list_prefixes(project).get(item.name) == item.path:
+        is_prefix = prefix_registry.list_prefixes(project).get(item.name) == item.path
+        if is_prefix or item.path.is_relative_to(project.project_data):
             return project
     return folders
 
