@@ -92,7 +92,7 @@ def _products(prefix: Path) -> Iterator[str]:
 
 def _contents(folders: Folders, name: str) -> Iterator[Path]:
     """The files that are read whole: settings, the lab's templates, the environment's own."""
-    yield from settings_files(os.environ)
+    yield from settings_files()
     yield folders.facts
     if folders.templates:
         yield from (folders.templates.parent / name for name in ("lab.yml", LAB_FACTS))

@@ -55,7 +55,7 @@ def verb(command: Callable[..., int | None]) -> Callable[..., None]:
             _refuse_control_characters()
             with named_errors("the working folder"):
                 os.getcwd()  # noqa: PTH109
-            settings.apply_folders(os.environ)
+            settings.apply_folders()
             if takes_envs:
                 folders = project_folders(context, options["envs"])
                 if any(folders.change("").parent.glob("*.json")):
@@ -148,7 +148,7 @@ def context_of(
         chosen_variables(os.environ)
     mirrors: Sequence[MirrorSetting] = ()
     if "mirrors" in options:
-        mirrors = settings.mirror_settings(options["mirrors"], os.environ)
+        mirrors = settings.mirror_settings(options["mirrors"])
     return Context(
         folders=default_folders(envs),
         progress=console,

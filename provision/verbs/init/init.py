@@ -224,7 +224,7 @@ def _lab_default(context: Context) -> tuple[str, Path] | None:
     """The CUDA of the lab's machines by its lab.yml, and that file: of the lab whose environments
     these are, else of the one that the user joined."""
     folders = [context.folders.envs.parent]
-    if "envs" in (settings := folder_settings(os.environ)):
+    if "envs" in (settings := folder_settings()):
         folders.append(settings["envs"].parent)
     for folder in folders:
         if (folder / lab_definition.FILE).is_file():
