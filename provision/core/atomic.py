@@ -18,6 +18,7 @@ from provision.core.system_errors import named_errors
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
 POLL_S = 0.05
+QUIET_S, QUIET_TIMEOUT_S = 1.0, 20.0
 # How the names of files end that `atomic_write` has not finished.
 _UNFINISHED = ".provision-unfinished"
 # The names of `staging_path` and `backup_path`.
@@ -110,15 +111,14 @@ def remove_tree(path: Path) -> None:
         shutil.rmtree(path)
 
 
-def remove_leftovers_until_quiet(path: Path, *, quiet_s: float, timeout_s: float) -> None:
-    """Remove what a build of `path` left until nothing has come back for `quiet_s`; give up after
-    `timeout_s`.
+def remove_leftovers_until_quiet(path: Path) -> None:
+    """Remove what a build of `path` left until nothing has come back for QUIET_S.
 
-    A writer that cannot be stopped (rattler's own threads, after Ctrl-C) may still add to it.
+    A writer that cannot be stopped (rattler's own threads, after Ctrl-C) may still add to it: for a
+    moment, and for seconds on a busy machine.
     """
-    end = time.monotonic() + timeout_s
-    quiet_since = time.monotonic()
-    while time.monotonic() - quiet_since < quiet_s and time.monotonic() < end:
+    quiet_since = start = time.monotonic()
+    while time.monotonic() < min(quiet_since + QUIET_S, start + QUIET_TIMEOUT_S):
         for leftover in (staging_path(path), backup_path(path)):
             if leftover.exists():
                 shutil.rmtree(leftover, ignore_errors=True)

@@ -192,12 +192,9 @@ def _smoke(rows: Sequence[tuple[str, Verdict]]) -> Passport:
     return {"smoke": newest, "smoke_elsewhere": others[:MACHINES]}
 
 
-def elsewhere(verdict: Verdict, machine: Mapping[str, str]) -> str:
-    """Where a verdict was measured, in words; empty if on this machine, as it is now.
-
-    machine: the present `host.identity()`.
-    """
-    tested = verdict["measured_on"]
+def elsewhere(verdict: Verdict) -> str:
+    """Where a verdict was measured, in words; empty if on this machine, as it is now."""
+    machine, tested = host.identity(), verdict["measured_on"]
 
     def differs(key: str) -> bool:
         return tested.get(key) != machine[key] or machine[key] == host.UNKNOWN

@@ -84,7 +84,7 @@ def test_reappearing_leftovers_are_removed_again(tmp_path: Path) -> None:
 
     writer = threading.Thread(target=write)
     writer.start()
-    remove_leftovers_until_quiet(tmp_path / "lab", quiet_s=0.3, timeout_s=30)
+    remove_leftovers_until_quiet(tmp_path / "lab")
     writer.join(30)
     assert is_finished.is_set()
     assert not staging.exists()
