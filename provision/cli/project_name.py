@@ -121,7 +121,8 @@ class _Typed(NamedTuple):
         default = self._default()
         if lacks:
             return default or self._refuse_to_choose()
-        if default is None:
+        is_complete = rest[0].nargs != -1 and len(tokens) > len(rest)
+        if default is None or is_complete:
             return None
         if rest[0].name == "folder":
             return default if Path(first).is_dir() else None

@@ -104,7 +104,7 @@ def _compile(
     if cache is not None:
         missing, restored = cache.restore(tree, batches, mode)
     pending = batches if cache is None else list(missing.values())
-    advance = meter.advance if meter else bool
+    advance = meter.advance if meter else bool  # which does nothing
     advance(len(batches) - len(pending))
     # A process for some of them at a time, so that a bar moves on.
     step = ROUND * usable_cpus()

@@ -48,7 +48,7 @@ BUILD = [
     "glibc",
     "driver_floor",
 ]
-STARTED_AT = "%Y-%m-%dT%H:%M:%SZ%z"  # as the smoke report has it
+STARTED_AT = "%Y-%m-%dT%H:%M:%SZ%z"  # as the smoke report has it, and the offset
 
 
 def compose(result: BuildResult, request: SpecContent, previous: Passport | None) -> Passport:

@@ -34,7 +34,7 @@ from provision.workflow.context import Context, reported_steps
 from provision.workflow.installed import remove_image
 
 REPODATA = "linux-64/repodata.json"
-RECORD = re.compile(r"\.(.+)\.engine\.json")  # see image/engine_record.py
+RECORD = re.compile(r"^\.(.+)\.engine\.json$")  # see image/engine_record.py
 # With the environment's name, or "".
 Candidate = tuple[Kind, str, Path]
 

@@ -104,6 +104,8 @@ def test_the_default_stands_for_a_name_left_out(project: Path, line: str) -> Non
         "lock --all",
         "notebook lab notes",
         "notebook nosuch",
+        "env tree nosuch einops",
+        "image push nosuch host/a:1",
         "image push lab host/a:1",
         "channel mirror lab /mnt/usb",
         "nodes check",
