@@ -44,7 +44,6 @@ def page() -> str:
 # another thing can be named.
 COMPLETED = {
     **dict.fromkeys(("name", "subject", "target", "targets", "before", "after"), "@names"),
-    **dict.fromkeys(("package", "packages"), "@packages"),
     "verb": "|".join(VERBS),
 }
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from provision.cli.console import output_width, wrap
+from provision.cli.console import output_width, wrap_line
 
 if TYPE_CHECKING:
     from provision.project_files.account import Entry
@@ -21,30 +21,28 @@ def account_lines(entries: Sequence[Entry]) -> list[str]:
     simply taken. Next steps have lines of their own, unbroken, so that they can be copied."""
     if not entries:
         return []
+    width = output_width()
     counts = Counter(str(entry.outcome) for entry in entries)
-    lines = [
-        "",
-        ", ".join(
-            f"{outcome} {counts[outcome]}" for outcome in ("taken", "translated", "left out")
-        ),
-    ]
+    outcomes = ("taken", "translated", "left out")
+    lines = ["", ", ".join(f"{outcome} {counts[outcome]}" for outcome in outcomes)]
     groups: dict[tuple[str, str], list[Entry]] = {}
     for entry in sorted(entries, key=lambda entry: entry.outcome == "left out"):
         if entry.outcome != "taken":
             groups.setdefault((entry.outcome, entry.reason), []).append(entry)
     for (outcome, reason), group in groups.items():
-        lines += _wrapped(f"{outcome}, because {reason}:" if reason else f"{outcome}:", 2)
+        lines += wrap_line(f"  {outcome}, because {reason}:" if reason else f"  {outcome}:", width)
         is_short = len(group) <= SHOWN
         for entry in group[:SHOWN]:
             location = f"{entry.file}:{entry.line}" if entry.line else entry.file
             became = f" -> {entry.became}" if entry.became else ""
-            lines += _wrapped(f"{location}: {entry.text}{became}", 4)
+            lines += wrap_line(f"    {location}: {entry.text}{became}", width)
             lines += [f"      {entry.next_step}"] if is_short and entry.next_step else []
         if not is_short:
             lines.append(f"    and {len(group) - SHOWN} more; --json lists them")
             lines += [f"      {step}" for step in _merged(entry.next_step for entry in group)]
     if any(entry.next_step.startswith("provision add") for entry in entries):
-        lines += _wrapped("(`provision add` changes an environment that `provision build` made)", 2)
+        note = "  (`provision add` changes an environment that `provision build` made)"
+        lines += wrap_line(note, width)
     return lines
 
 
@@ -56,9 +54,3 @@ def _merged(steps: Iterable[str]) -> list[str]:
         command = start[0] if start else step
         merged.setdefault(command, {})[step.removeprefix(command)] = None
     return [command + " ".join(additions) for command, additions in merged.items()]
-
-
-def _wrapped(text: str, indent: int) -> list[str]:
-    width = output_width()
-    first, *rest = wrap(text, None if width is None else width - indent - 2)
-    return [f"{' ' * indent}{first}", *(f"{' ' * (indent + 2)}{line}" for line in rest)]

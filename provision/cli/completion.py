@@ -17,7 +17,6 @@ from provision.cli.records import read_record
 TYPE_CHECKING = False  # `typing` takes half of the time that Python takes to start
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from provision.core.paths import Folders
 
@@ -170,16 +169,9 @@ def complete(tokens: Sequence[str], incomplete: str, *, whole: bool = False) -> 
 
 
 def _values(kind: str, line: _Line) -> list[str]:
-    if not kind.startswith("@"):
-        return kind.split("|") if kind else []
-    if kind == "@packages" and line.operands:
-        return _packages(line, line.operands[0])
-    if kind != "@names":
-        return []
-    names = _names(line.envs)
-    # NAME may be left out where there is one environment.
-    takes_packages = any(kind.startswith("@packages") for kind in line.arguments)
-    return names + (_packages(line, names[0]) if takes_packages and len(names) == 1 else [])
+    if kind == "@names":
+        return _names(line.envs)
+    return kind.split("|") if kind and not kind.startswith("@") else []
 
 
 def _names(envs: str | None) -> list[str]:
@@ -203,26 +195,9 @@ def _names(envs: str | None) -> list[str]:
     return names
 
 
-def _packages(line: _Line, name: str) -> list[str]:
-    return locked_packages(_folders(line.envs).envs / name)
-
-
 def _folders(envs: str | None) -> Folders:
     from pathlib import Path
 
     from provision.core.paths import default_folders
 
     return default_folders(Path(envs) if envs else None)
-
-
-def locked_packages(folder: Path) -> list[str]:
-    """The packages of the lock in an environment's folder."""
-    import re
-
-    from provision.core.paths import LOCK
-
-    path = folder / LOCK
-    if not path.is_file():
-        return []
-    text = path.read_text(encoding="utf-8", errors="replace")
-    return sorted(set(re.findall(r"^- name: (\S+)$", text, re.MULTILINE)))

@@ -13,15 +13,14 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from provision.core.credentials import public_document, without_credentials
 from provision.core.errors import ProvisionError
-from provision.core.types import MeterContext
 from provision_runtime.report.text import escape_terminal
 
 # How far what happens meanwhile is indented.
@@ -40,7 +39,6 @@ STATES = {
 }
 
 if TYPE_CHECKING:
-    import rich.console
     import rich.progress
     from _typeshed import DataclassInstance
 
@@ -63,40 +61,16 @@ def json_object(name: str, value: object) -> dict[str, Any]:
 
 
 class Bar:
-    """A progress bar; without a console it shows nothing. Without a total it only moves."""
+    """A progress bar of rich, or without one nothing. Without a total it only moves."""
 
-    def __init__(self, title: str, total: int, console: rich.console.Console | None) -> None:
-        self._title, self._total, self._console = title, total, console
-        self._progress: rich.progress.Progress | None = None
-
-    def __enter__(self) -> Bar:
-        if self._console is not None:
-            import rich.progress as bars
-
-            self._progress = bars.Progress(
-                bars.TextColumn("{task.description}"),
-                bars.BarColumn(),
-                bars.TaskProgressColumn(),
-                bars.TimeElapsedColumn(),
-                console=self._console,
-                transient=True,
-            )
-            self._progress.start()
-            self._task = self._progress.add_task(self._title, total=self._total or None)
-        return self
-
-    @property
-    def is_shown(self) -> bool:
-        return self._progress is not None
+    def __init__(self, shown: rich.progress.Progress | None, title: str, total: int) -> None:
+        self.shown = shown
+        if shown is not None:
+            self._task = shown.add_task(title, total=total or None)
 
     def advance(self, amount: int) -> None:
-        if self._progress is not None:
-            self._progress.advance(self._task, amount)
-
-    def __exit__(self, *exc: object) -> None:
-        if self._progress is not None:
-            self._progress.stop()
-            self._progress = None
+        if self.shown is not None:
+            self.shown.advance(self._task, amount)
 
 
 class Console:
@@ -111,7 +85,7 @@ class Console:
         self, *, as_json: bool = False, verbose: bool = False, quiet: bool = False
     ) -> None:
         self.as_json, self.verbose, self.quiet = as_json, verbose, quiet
-        self._bar: Bar | None = None
+        self._has_bar = False
         self._has_printed_object = False
         self.narrative: list[tuple[str, str]] = []  # what was said and warned of
 
@@ -129,11 +103,6 @@ class Console:
     def has_watcher(self) -> bool:
         """Whether somebody sees on a terminal what happens meanwhile."""
         return self.is_narrating and sys.stderr.isatty()
-
-    def _rich(self) -> rich.console.Console:
-        from rich.console import Console as RichConsole
-
-        return RichConsole(stderr=True, highlight=False, emoji=False, soft_wrap=True)
 
     def info(self, text: str, *, shows_token: bool = False) -> None:
         if not shows_token:
@@ -154,15 +123,28 @@ class Console:
             label = f"\x1b[{LABELS[label]}m{label}\x1b[0m"
         print(f"{label} {text}", file=sys.stderr, flush=True)
 
-    def meter(self, title: str, total: int) -> MeterContext:
-        is_visible = sys.stderr.isatty() and not self.as_json and not self.quiet
+    @contextmanager
+    def meter(self, title: str, total: int) -> Iterator[Bar]:
         # One bar at a time: of work within other work, the outer one shows that it goes on.
-        if self._bar is not None and self._bar.is_shown:
-            is_visible = False
-        bar = Bar(without_credentials(title), total, self._rich() if is_visible else None)
-        if is_visible:
-            self._bar = bar
-        return bar
+        if self._has_bar or self.as_json or self.quiet or not sys.stderr.isatty():
+            yield Bar(None, title, total)
+            return
+        import rich.progress as bars
+        from rich.console import Console as RichConsole
+
+        columns = (
+            bars.TextColumn("{task.description}"),
+            bars.BarColumn(),
+            bars.TaskProgressColumn(),
+            bars.TimeElapsedColumn(),
+        )
+        console = RichConsole(stderr=True, highlight=False, emoji=False, soft_wrap=True)
+        self._has_bar = True
+        try:
+            with bars.Progress(*columns, console=console, transient=True) as shown:
+                yield Bar(shown, without_credentials(title), total)
+        finally:
+            self._has_bar = False
 
     def error(self, error: ProvisionError) -> None:
         """Print an error, its lists on lines of their own; a tool's own output only if verbose."""
@@ -245,13 +227,7 @@ def with_colors(text: str, stream: IO[str]) -> str:
 
 def _tidy(text: str) -> str:
     """Each line without needless white space; its indent stays."""
-    lines = []
-    for line in text.splitlines():
-        tokens = line.split()
-        if tokens:
-            indent = len(line) - len(line.lstrip(" "))
-            lines.append(" " * indent + " ".join(tokens))
-    return "\n".join(lines)
+    return re.sub(r"(?<=\S)[^\S\n]+", " ", re.sub(r"\s*\n", "\n", text))
 
 
 def _wrapped(text: str, label_width: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,7 +34,6 @@ freshness_options = option_group(
 def up_to_date(
     console: Console,
     name: str,
-    find: Callable[[], Prefix],
     *,
     envs: Path | None,
     path: Path | None = None,
@@ -45,15 +43,16 @@ def up_to_date(
 ) -> Prefix:
     """The prefix that a command enters: brought up to date if that is requested, else with a warning.
 
-    find: returns it as it is, or raises ToolMissing. path: of --prefix. Raises StaleLock for --locked.
+    path: of --prefix. Raises StaleLock for --locked, and as `require_prefix`.
     """
     from provision.core.errors import StaleLock, ToolMissing
     from provision.core.paths import default_folders
     from provision.workflow import freshness
+    from provision.workflow.project import require_prefix
 
     folders = default_folders(envs)
     try:
-        prefix = find()
+        prefix = require_prefix(folders, name, path)
     except ToolMissing:
         if dry_run or not sync:
             raise

@@ -7,23 +7,19 @@ NAME. Words before `--` are NAME, those after it are not.
 
 from __future__ import annotations
 
-import os
 import shlex
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import click
 
-from provision.cli.completion import locked_packages
 from provision.cli.options import WordsBeforeOptions, environment_parameter
 from provision.cli.shared_options import shared_value
-from provision.core.dataclass import frozen
 from provision.core.errors import ProvisionError
 from provision.core.paths import Folders, default_folders
-from provision.core.prefix_registry import list_prefixes, prefix_path
+from provision.core.prefix_registry import list_prefixes
 from provision.core.project import FILE, described_names, project_root, settings_of
 from provision.core.similar_names import did_you_mean
 from provision.workflow.project import owners, settle
@@ -69,16 +65,9 @@ def with_name(
     envs = Path(values["envs"]) if values.get("envs") else shared_value(context, "envs")
     try:
         folders = project_folders(context, envs)
-        typed = _Typed(
-            path=path,
-            context=context,
-            folders=folders,
-            values=values,
-            arguments=[p for p in command.params if isinstance(p, click.Argument)],
-            names=described_names(folders.envs),
-            has_separator=separator,
-        )
-        name = typed.omitted_name()
+        typed = _Typed(path, context, folders, values, described_names(folders.envs))
+        arguments = [p for p in command.params if isinstance(p, click.Argument)]
+        name = typed.omitted_name(arguments, has_separator=separator)
     except OSError:  # the verb raises it too
         return args
     except ProvisionError as error:
@@ -90,8 +79,7 @@ def with_name(
     return args if name is None else [name, *args]
 
 
-@frozen
-class _Typed:
+class _Typed(NamedTuple):
     """What was typed after a verb. values: of its options and arguments, up to `--`. names: of the
     project's environments."""
 
@@ -99,15 +87,15 @@ class _Typed:
     context: click.Context
     folders: Folders
     values: Mapping[str, Any]
-    arguments: Sequence[click.Argument]
     names: Sequence[str]
-    has_separator: bool
 
-    def omitted_name(self) -> str | None:
+    def omitted_name(
+        self, arguments: Sequence[click.Argument], *, has_separator: bool
+    ) -> str | None:
         """The name to put in front; None if the words have it, or the verb goes without."""
         tokens: list[str] = []
-        for argument in self.arguments:
-            value = self.values.get(str(argument.name)) or ()
+        for argument in arguments:
+            value = self.values.get(str(argument.name))  # perhaps click's mark of none
             if isinstance(value, (str, tuple)):
                 tokens += [value] if isinstance(value, str) else value
         if self.path == DOCTOR:
@@ -120,29 +108,33 @@ class _Typed:
             if is_request and (not self.names or any(map(self.values.get, INSTEAD))):
                 return None
             return self._default() or self._refuse_to_choose()
-        first, rest = tokens[0], self.arguments[1:]
+        first, rest = tokens[0], arguments[1:]
         required = sum(argument.required for argument in rest)
         if self.path == "add":
             required = int(not (self.values.get("files") or self.values.get("editables")))
         lacks = len(tokens) <= required
         if first in {*self.names, *list_prefixes(self.folders)} or self.values.get("prefix"):
             return None
-        is_name = self.has_separator or not rest
+        is_name = has_separator or not rest
         if (is_name or not lacks) and (self._is_of_other_project(first) or is_name):
             return None
         default = self._default()
-        if default is None and lacks:
-            self._refuse_to_choose()
-        if default is None or lacks or self._fits(first, default):
-            return default
-        if rest[0].nargs != -1:
+        if lacks:
+            return default or self._refuse_to_choose()
+        is_complete = rest[0].nargs != -1 and len(tokens) > len(rest)
+        if default is None or is_complete:
             return None
+        if rest[0].name == "folder":
+            return default if Path(first).is_dir() else None
         question = did_you_mean(first, self.names)
         if question:
-            forms = ([question.split("`")[1], *tokens[1:]], [default, *tokens])
-            lines = [f"  provision {self.path} {shlex.join(form)}" for form in forms]
-            problem = f"`{first}` is not an environment. {question}Write one of:"
-            raise click.UsageError("\n".join([problem, *lines]), self.context)
+            verb = f"provision {self.path}"
+            raise click.UsageError(
+                f"`{first}` is not an environment. {question}Write one of:\n"
+                f"  {verb} {shlex.join([question.split('`')[1], *tokens[1:]])}\n"
+                f"  {verb} {shlex.join([default, *tokens])}",
+                self.context,
+            )
         return default
 
     def _default(self) -> str | None:
@@ -161,24 +153,14 @@ class _Typed:
 
     def _refuse_to_choose(self) -> NoReturn:
         envs = self.folders.envs
-        problem = f"NAME is missing, and {envs} has no environment. `provision init` proposes one."
+        problem = "no environment. `provision init` proposes one."
         if self.names:
             problem = (
-                f"NAME is missing, and {envs} has several environments: {', '.join(self.names)}. "
-                f'Name one; or write `default = "{self.names[0]}"` into '
-                f"{project_root(envs) / FILE}, and NAME may be left out."
+                f"several environments: {', '.join(self.names)}. Name one; or write "
+                f'`default = "{self.names[0]}"` into {project_root(envs) / FILE}, and NAME may be '
+                "left out."
             )
-        raise click.UsageError(problem, self.context)
-
-    def _fits(self, token: str, default: str) -> bool:
-        """Whether a word certainly is what follows NAME, in the default environment."""
-        kind = self.arguments[1].name
-        if kind in ("package", "packages"):
-            return token in locked_packages(self.folders.envs / default)
-        if kind == "command":
-            programs = prefix_path(self.folders, default) / "bin"
-            return shutil.which(token, path=f"{programs}:{os.environ.get('PATH', '')}") is not None
-        return kind == "folder" and Path(token).is_dir()
+        raise click.UsageError(f"NAME is missing, and {envs} has {problem}", self.context)
 
     def _is_of_other_project(self, name: str) -> bool:
         """Whether an environment of that name is installed in other projects. Outside of projects,

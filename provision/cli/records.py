@@ -125,8 +125,8 @@ def _files_of_project(folders: Folders) -> list[Path]:
     from provision.core.prefix_registry import LOCATIONS
     from provision.core.project import ENVS, FILE, PYPROJECT, RECORD
 
-    paths = [Path(__file__), *settings.possible_files(os.environ)]
-    paths.append(settings.folder_settings(os.environ).get("tmp", folders.data))
+    paths = [Path(__file__), *settings.possible_files()]
+    paths.append(settings.folder_settings().get("tmp", folders.data))
     # How the project is found (core/project.py).
     for folder in (Path.cwd(), *Path.cwd().parents):
         paths += [folder / name for name in (FILE, PYPROJECT, ENVS, ".git")]

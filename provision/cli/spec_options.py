@@ -13,7 +13,7 @@ import click
 
 from provision.cli.options import Command, mirror_option, option_group
 from provision.cli.shared_options import ARGUMENTS, shared_value
-from provision.core.spec_fields import DEFAULT_PACKAGE_KEYS, QUERY_KEYS, SPEC_KEYS, SpecKey
+from provision.core.spec_fields import QUERY_KEYS, SPEC_KEYS, SpecKey
 
 if TYPE_CHECKING:
     from provision.workflow.context import Context
@@ -73,7 +73,6 @@ def options_of(keys: Iterable[SpecKey]) -> Callable[[Command], Command]:
 
 # What an environment is requested to be, and which builds of the matrix are meant.
 request_options = option_group(options_of(SPEC_KEYS), mirror_option)
-companion_options = options_of(DEFAULT_PACKAGE_KEYS)
 query_options = options_of(QUERY_KEYS)
 _KEYS_BY_NAME = {key.name: key for key in SPEC_KEYS}
 settings_option = option_of(_KEYS_BY_NAME["smoke"])

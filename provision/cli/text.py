@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,9 +14,9 @@ from provision_runtime.report.text import format_bytes, format_count
 if TYPE_CHECKING:
     from provision.workflow.environments import Environment
 
-# Seconds of a unit, and what an age in it is called, in short and in words.
 MACHINES = 2  # are named of each target of a smoke test
-AGES = ((86400, "d", "day"), (3600, "h", "hour"), (60, "min", "minute"))
+# Seconds of a unit, and what an age in it is called.
+AGES = ((86400, "d"), (3600, "h"), (60, "min"))
 
 
 def short_size(count: int | None) -> str:
@@ -29,18 +29,10 @@ def short_age(since: float | None, now: float) -> str:
     if since is None:
         return "-"
     seconds = max(0.0, now - since)
-    for unit, name, _ in AGES:
+    for unit, name in AGES:
         if seconds >= unit:
             return f"{int(seconds // unit)} {name}"
-    return "now"
-
-
-def _ago(since: float, now: float) -> str:
-    """The same in words."""
-    for unit, _, name in AGES:
-        if now - since >= unit:
-            return f"{format_count(int((now - since) // unit), name)} ago"
-    return "just now"
+    return "0 min"
 
 
 def days_old(day: str, now: float | None = None) -> str:
@@ -60,39 +52,31 @@ def environment_lines(
     if not environments:
         return wrap_line("no environments: `provision build --help` shows how to make one", width)
     now = time.time() if now is None else now
-    head = ["name", "state", "size", "age", "image", "kernel", "smoke"]
-    if width is None:
-        head.append("prefix")
     has_projects = len({environment.project for environment in environments}) > 1
-    if has_projects:
-        head.insert(0, "project")
-    rows = []
+    cells = []
     for environment in environments:
-        row = [
-            environment.name,
-            environment.state,
-            short_size(environment.size),
-            short_age(environment.installed_at, now),
-            _image_cell(environment),
-            "yes" if environment.kernel else "-",
-            short_verdict(environment, now) or "-",
-        ]
+        row = {"project": home_path(environment.project)} if has_projects else {}
+        row |= {
+            "name": environment.name,
+            "state": environment.state,
+            "size": short_size(environment.size),
+            "age": short_age(environment.installed_at, now),
+            "image": "yes" if environment.image == "current" else environment.image or "-",
+            "kernel": "yes" if environment.kernel else "-",
+            "smoke": short_verdict(environment, now) or "-",
+        }
         if width is None:
-            row.append(str(environment.prefix or "-"))
-        if has_projects:
-            row.insert(0, home_path(environment.project))
-        rows.append(row)
-    lines = [table(rows, head, width=width), ""]
+            row["prefix"] = str(environment.prefix or "-")
+        cells.append(row)
+    lines = [table([list(row.values()) for row in cells], list(cells[0]), width=width), ""]
     for environment in environments:
         if environment.reason and environment.state != "not installed":
             lines.append(f"{environment.name}: {environment.reason}")
-    return [*lines, _sum(environments)]
-
-
-def _image_cell(environment: Environment) -> str:
-    if not environment.image:
-        return "-"
-    return "yes" if environment.image == "current" else environment.image
+    total = sum(environment.size or 0 for environment in environments)
+    images = sum(environment.image_size for environment in environments)
+    text = format_count(len(environments), "environment")
+    text += f", {short_size(total)}" if total else ""
+    return [*lines, text + (f"; images {short_size(images)}" if images else "")]
 
 
 def short_verdict(environment: Environment, now: float) -> str:
@@ -102,7 +86,7 @@ def short_verdict(environment: Environment, now: float) -> str:
     for verdict in environment.verdicts:
         text = f"{verdict.verdict} {verdict.elsewhere}".rstrip()
         if verdict.elsewhere and verdict.measured_at is not None:
-            text += f", {_ago(verdict.measured_at, now)}"
+            text += f", {short_age(verdict.measured_at, now)} ago"
         texts.setdefault(verdict.target, []).append(text)
     joined = {}
     for target, rows in texts.items():
@@ -113,13 +97,30 @@ def short_verdict(environment: Environment, now: float) -> str:
     return "; ".join(f"{target}: {text}" for target, text in joined.items()) or environment.smoke
 
 
-def _sum(environments: Sequence[Environment]) -> str:
-    total = sum(environment.size or 0 for environment in environments)
-    images = sum(environment.image_size for environment in environments)
-    text = format_count(len(environments), "environment")
-    if total:
-        text += f", {short_size(total)}"
-    return f"{text}; images {short_size(images)}" if images else text
+def removal_lines(
+    rows: Iterable[tuple[str, int, int | None, Path | str]],
+    *,
+    width: int | None,
+    verb_form: str = "",
+) -> list[str]:
+    """What is removed, or would be, then what that frees.
+
+    rows: of each its kind, its bytes, those of them that no other file shares, if that is known, and
+    its name. width: of the terminal.
+    """
+    cells, size, freed = [], 0, 0
+    for kind, bytes, unshared, what in rows:
+        sizes = (short_size(bytes), short_size(unshared)) if bytes else ("-", "-")
+        cells.append((kind, *sizes, home_path(what)))
+        size += bytes if unshared is not None else 0
+        freed += unshared or 0
+    if not cells:
+        return ["nothing to clean"]
+    total = f"{verb_form} {format_count(len(cells), 'item')}, frees {short_size(freed)}".strip()
+    if freed < size:
+        total += "; the rest is shared with caches or other environments"
+    lines = table(cells, ("kind", "size", "frees", "what"), width=width).splitlines()
+    return [*lines, "", *wrap(total, width)]
 
 
 def plain_value(value: object) -> str:

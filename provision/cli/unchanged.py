@@ -43,31 +43,24 @@ def state(folders: Folders, name: str | None, *texts: str, installed: bool = Fal
     """
     if name is None or not NAME.fullmatch(name) or folders.change(name).exists():
         return None
-    try:
-        if ELSEWHERE.search((folders.envs / name / SPEC).read_bytes()):
-            return None
-        return _hash(folders, name, *texts, installed=installed)
-    except OSError:
-        return None
-
-
-def _hash(folders: Folders, name: str, *texts: str, installed: bool) -> str:
-    digest = hashlib.sha256()
-    versions = [sys.version, *os.uname(), str(os.getuid()), str(folders), *texts]
-    variables = [f"{key}={os.environ[key]}" for key in sorted(os.environ)]
-    for text in (*versions, *(text for text in variables if text.startswith(VARIABLES))):
-        digest.update(text.encode(errors="surrogateescape") + b"\0")
+    decisive = [sys.version, *os.uname(), str(os.getuid()), str(folders), *texts]
+    decisive += [
+        f"{key}={os.environ[key]}" for key in sorted(os.environ) if key.startswith(VARIABLES)
+    ]
     prefix = prefix_registry.prefix_path(folders, name)
     # What was printed about the environment before, and is not printed again.
     reported = (prefix / "conda-meta", folders.passport(name) / "passport.json")
-    products = _products(prefix) if installed else ()
-    for path in (*_code(), LIBRARIES, *reported, *products):
-        digest.update(f"{path} {_stat(path)}\0".encode(errors="surrogateescape"))
-    for path in _contents(folders, name):
-        digest.update(f"{path} {_stat(path)}\0".encode(errors="surrogateescape"))
-        if path.is_file():
-            digest.update(hashlib.sha256(path.read_bytes()).digest())
-    return digest.hexdigest()
+    try:
+        if ELSEWHERE.search((folders.envs / name / SPEC).read_bytes()):
+            return None
+        products = _products(prefix) if installed else ()
+        decisive += [_stat(path) for path in (*_code(), LIBRARIES, *reported, *products)]
+        for path in _contents(folders, name):
+            content = path.read_bytes() if path.is_file() else b""
+            decisive += [_stat(path), hashlib.sha256(content).hexdigest()]
+    except OSError:
+        return None
+    return hashlib.sha256("\0".join(decisive).encode(errors="surrogateescape")).hexdigest()
 
 
 def _code() -> Iterator[str]:
@@ -99,7 +92,7 @@ def _products(prefix: Path) -> Iterator[str]:
 
 def _contents(folders: Folders, name: str) -> Iterator[Path]:
     """The files that are read whole: settings, the lab's templates, the environment's own."""
-    yield from settings_files(os.environ)
+    yield from settings_files()
     yield folders.facts
     if folders.templates:
         yield from (folders.templates.parent / name for name in ("lab.yml", LAB_FACTS))
@@ -109,11 +102,13 @@ def _contents(folders: Folders, name: str) -> Iterator[Path]:
 
 
 def _stat(path: Path | str) -> str:
+    """A path, and what changes if the file does."""
     try:
         status = os.stat(path)  # noqa: PTH116
     except OSError:
-        return "absent"
-    return f"{status.st_mode} {status.st_uid} {status.st_gid} {status.st_mtime_ns} {status.st_size}"
+        return f"{path} absent"
+    values = (status.st_mode, status.st_uid, status.st_gid, status.st_mtime_ns, status.st_size)
+    return f"{path} {values}"
 
 
 class RepeatableRun:

@@ -55,7 +55,7 @@ def verb(command: Callable[..., int | None]) -> Callable[..., None]:
             _refuse_control_characters()
             with named_errors("the working folder"):
                 os.getcwd()  # noqa: PTH109
-            settings.apply_folders(os.environ)
+            settings.apply_folders()
             if takes_envs:
                 folders = project_folders(context, options["envs"])
                 if any(folders.change("").parent.glob("*.json")):
@@ -148,7 +148,7 @@ def context_of(
         chosen_variables(os.environ)
     mirrors: Sequence[MirrorSetting] = ()
     if "mirrors" in options:
-        mirrors = settings.mirror_settings(options["mirrors"], os.environ)
+        mirrors = settings.mirror_settings(options["mirrors"])
     return Context(
         folders=default_folders(envs),
         progress=console,
@@ -200,9 +200,8 @@ def print_outcomes(console: Console, outcomes: Sequence[EnvironmentOutcome]) -> 
 def run_or_print(
     console: Console,
     argv: list[str],
-    extra: Mapping[str, str] | None = None,
+    env: Mapping[str, str] = os.environ,
     *,
-    env: Mapping[str, str] | None = None,
     dry_run: bool,
 ) -> None:
     """Become a command, as `exec_command` does, or print it."""
@@ -213,7 +212,7 @@ def run_or_print(
     if dry_run:
         console.document("command", {"command": argv}, f"{shlex.join(argv)}\n")
         return
-    exec_command(argv, extra, env=env)
+    exec_command(argv, env)
 
 
 def print_steps(console: Console, steps: Sequence[PlanStep]) -> None:
@@ -223,7 +222,6 @@ def print_steps(console: Console, steps: Sequence[PlanStep]) -> None:
     lines = []
     for step in steps:
         # The lines of one step stay together on a terminal.
-        first, *rest = wrap(f"{step.stage}: {step.would}", output_width(), indent=2)
-        lines += [first, *rest]
+        lines += wrap(f"{step.stage}: {step.would}", output_width(), indent=2)
     actions = [{"stage": step.stage, "would": step.would} for step in steps]
     console.result("plan", {"steps": actions}, lines)

@@ -1,7 +1,7 @@
 """Files and directories that change in one step: readers see the old one or the new one, whole.
 
-A file is replaced by `atomic_write`, a large one by `atomic_stream`. A directory is built under
-`staging_path`, and `replace_directory` exchanges the two.
+A file is replaced by `atomic_write`. A directory is built under `staging_path`, and
+`replace_directory` exchanges the two.
 """
 
 from __future__ import annotations
@@ -11,19 +11,18 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
 
-from provision.core.file_locks import try_lock
 from provision.core.paths import make_private_directory
 from provision.core.system_errors import named_errors
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
 POLL_S = 0.05
+QUIET_S, QUIET_TIMEOUT_S = 1.0, 20.0
 # How the names of files end that `atomic_write` has not finished.
 _UNFINISHED = ".provision-unfinished"
+# The names of `staging_path` and `backup_path`.
+UNFINISHED = re.compile(r"\.(.+)\.provision-(?:building|replaced)")
 
 
 def atomic_write(path: Path, content: str | bytes, mode: int = 0o644) -> None:
@@ -59,50 +58,6 @@ def remove_unfinished(path: Path) -> None:
     now."""
     for unfinished in path.parent.glob(f".{glob.escape(path.name)}.*{_UNFINISHED}"):
         unfinished.unlink()
-
-
-@contextmanager
-def atomic_stream(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write, which replaces `path` at the end of the block; after an error, `path` is as
-    it was.
-
-    For large files that can be made again: the bytes are not forced to the disk. Removes first what
-    killed writers of the same path left.
-    """
-    _remove_unfinished(path)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.new")
-    try:
-        with named_errors(path), unfinished.open("xb") as file:
-            try_lock(file.fileno())
-            yield file
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
-
-
-def _remove_unfinished(path: Path) -> None:
-    """Remove what killed processes wrote of this file. A process on another host of a shared disk
-    has locked its own."""
-    for other in path.parent.iterdir():
-        match = re.fullmatch(rf"\.{re.escape(path.name)}\.([0-9]{{1,9}})\.new", other.name)
-        if match is None or not other.is_file() or other.is_symlink():
-            continue
-        if _is_other_process(int(match[1])):
-            continue
-        with suppress(OSError), other.open("r+b") as file:
-            if try_lock(file.fileno()) == "locked":
-                other.unlink()
-
-
-def _is_other_process(pid: int) -> bool:
-    """Whether a process of that number runs here, other than this one."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
-        return True
-    return pid != os.getpid()
 
 
 def staging_path(path: Path) -> Path:
@@ -156,15 +111,14 @@ def remove_tree(path: Path) -> None:
         shutil.rmtree(path)
 
 
-def remove_leftovers_until_quiet(path: Path, *, quiet_s: float, timeout_s: float) -> None:
-    """Remove what a build of `path` left until nothing has come back for `quiet_s`; give up after
-    `timeout_s`.
+def remove_leftovers_until_quiet(path: Path) -> None:
+    """Remove what a build of `path` left until nothing has come back for QUIET_S.
 
-    A writer that cannot be stopped (rattler's own threads, after Ctrl-C) may still add to it.
+    A writer that cannot be stopped (rattler's own threads, after Ctrl-C) may still add to it: for a
+    moment, and for seconds on a busy machine.
     """
-    end = time.monotonic() + timeout_s
-    quiet_since = time.monotonic()
-    while time.monotonic() - quiet_since < quiet_s and time.monotonic() < end:
+    quiet_since = start = time.monotonic()
+    while time.monotonic() < min(quiet_since + QUIET_S, start + QUIET_TIMEOUT_S):
         for leftover in (staging_path(path), backup_path(path)):
             if leftover.exists():
                 shutil.rmtree(leftover, ignore_errors=True)

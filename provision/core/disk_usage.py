@@ -23,9 +23,6 @@ class DiskUsage:
     size: int
     freed: int
 
-    def __add__(self, other: DiskUsage) -> DiskUsage:
-        return DiskUsage(size=self.size + other.size, freed=self.freed + other.freed)
-
 
 def measure(path: Path) -> DiskUsage:
     """The usage of a file or of a tree. What cannot be read, or vanishes meanwhile, counts zero."""

@@ -1,5 +1,5 @@
-"""This host: its identity, its NVIDIA driver and GPUs (from nvidia-smi), the CPUs and memory
-that this process may use, and processes by an identity that outlives their numbers (from /proc)."""
+"""This host: its identity, its NVIDIA driver and GPUs (from nvidia-smi), and the CPUs and memory
+that this process may use."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from provision.core.errors import TimedOut, ToolMissing
 from provision.core.types import HostGpus
 
 ROOT = Path("/")
-# Fields of /proc/PID/stat after the command (proc(5)): the state is field 3, the start time 22.
-_STATE, _START_TIME = 0, 19
 
 
 def usable_cpus(root: Path = ROOT) -> int:
@@ -49,56 +47,6 @@ def available_memory(root: Path = ROOT) -> int:
         if group["limit"] is not None and group["usage"] is not None:
             free = min(free, group["limit"] - group["usage"])
     return free
-
-
-def process_identity() -> list[str]:
-    """What identifies this process: where processes are counted (boot and pid namespace), its
-    number, and its start time. A number alone is reused, and containers count for themselves."""
-    _, start_time = _read_stat(os.getpid())
-    return [_pid_space(), str(os.getpid()), start_time]
-
-
-def has_ended(identity: list[str]) -> bool:
-    """Whether a process is known to have ended. One of another boot, machine or container cannot be
-    seen from here, and counts as running."""
-    try:
-        space, number, start_time = identity
-        pid = int(number)
-    except ValueError:
-        return False
-    if space != _pid_space():
-        return False
-    try:
-        state, current_start_time = _read_stat(pid)
-    except (FileNotFoundError, ProcessLookupError):
-        # /proc may hide the processes of other users (hidepid=2); a signal finds them.
-        return not _takes_signals(pid)
-    except OSError:
-        return False
-    return current_start_time != start_time or state in "ZX"
-
-
-def _pid_space() -> str:
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{boot}/{Path('/proc/self/ns/pid').stat().st_ino}"
-
-
-def _read_stat(pid: int) -> tuple[str, str]:
-    """The state letter and the start time of a process, in clock ticks."""
-    text = Path(f"/proc/{pid}/stat").read_text()
-    # The second field, the command in parentheses, may itself hold spaces and parentheses.
-    fields = text.rpartition(")")[2].split()
-    return fields[_STATE], fields[_START_TIME]
-
-
-def _takes_signals(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):  # OverflowError: no process has such a number
-        return False
-    except OSError:
-        return True
-    return True
 
 
 # The driver of a machine that sleeps needs seconds to wake its GPUs (no persistence mode); one that

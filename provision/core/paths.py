@@ -128,7 +128,7 @@ def default_folders(envs: Path | None = None) -> Folders:
     The working folder's own `envs`, and that of the project which it is in, go before that of
     settings.
     """
-    folder_settings = settings.folder_settings(os.environ)
+    folder_settings = settings.folder_settings()
     data = os.environ.get("PROVISION_DATA") or folder_settings.get("data")
     cache = os.environ.get("PROVISION_CACHE") or folder_settings.get("cache")
     data = data or settings.xdg_folder("DATA") / "provision"

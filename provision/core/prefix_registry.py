@@ -5,16 +5,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from provision.core.atomic import atomic_write
 from provision.core.file_locks import exclusive_lock
-from provision.core.json_text import parse_json
 from provision.core.paths import Folders, make_private_directory
 from provision.core.project import PROJECTS, RECORD, recorded_projects
+from provision.core.records import parse_record
 
 LOCATIONS = "elsewhere.json"
 LOCK = "elsewhere.lock"
@@ -73,10 +74,10 @@ def list_prefixes(folders: Folders) -> dict[str, Path]:
 def record_prefix(folders: Folders, name: str, path: Path) -> None:
     """Record where a prefix was made, unless it has always been in the usual place."""
     record_project(folders)
-    recorded = _read(folders).get(name, [])
+    recorded = _read(folders).get(name, ())
     if not recorded and path == folders.prefixes / name:
         return
-    updated = [*(other for other in recorded if other != str(path)), str(path)]
+    updated = (*(other for other in recorded if other != str(path)), str(path))
     if updated != recorded:
         _update(folders, name, updated)
 
@@ -84,10 +85,10 @@ def record_prefix(folders: Folders, name: str, path: Path) -> None:
 def forget_prefix(folders: Folders, name: str) -> None:
     """Delete the record of where prefixes of this name were made."""
     if name in _read(folders):
-        _update(folders, name, [])
+        _update(folders, name, ())
 
 
-def _update(folders: Folders, name: str, paths: list[str]) -> None:
+def _update(folders: Folders, name: str, paths: tuple[str, ...]) -> None:
     make_private_directory(folders.project_data)
     with exclusive_lock(folders.project_data / LOCK):
         locations = _read(folders)
@@ -97,19 +98,12 @@ def _update(folders: Folders, name: str, paths: list[str]) -> None:
         atomic_write(folders.project_data / LOCATIONS, json.dumps(locations, indent=1) + "\n")
 
 
-def _read(folders: Folders) -> dict[str, list[str]]:
+def _read(folders: Folders) -> dict[str, tuple[str, ...]]:
     """The recorded paths by name. A damaged file counts as empty: --prefix can restore its
     content."""
+    kind: Any = Mapping[str, tuple[str, ...]]
     try:
-        content = parse_json((folders.project_data / LOCATIONS).read_text(encoding="utf-8"))
+        content = parse_record(kind, (folders.project_data / LOCATIONS).read_bytes())
     except (OSError, ValueError):
         return {}
-    if not isinstance(content, dict):
-        return {}
-    locations = {}
-    for name, values in content.items():
-        if isinstance(values, list):
-            paths = [value for value in values if isinstance(value, str)]
-            if paths:
-                locations[name] = paths
-    return locations
+    return {name: paths for name, paths in content.items() if paths}

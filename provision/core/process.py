@@ -59,16 +59,10 @@ def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     return variables
 
 
-def exec_command(
-    command: Sequence[str],
-    extra: Mapping[str, str] | None = None,
-    *,
-    env: Mapping[str, str] | None = None,
-) -> NoReturn:
+def exec_command(command: Sequence[str], env: Mapping[str, str]) -> NoReturn:
     """Become the command: it gets our terminal, signals and exit code.
 
-    env: its whole environment, in which it is also looked up; ours by default. extra: more
-    variables. Raises ToolMissing.
+    env: its whole environment, in which it is also looked up. Raises ToolMissing.
     """
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
@@ -76,9 +70,8 @@ def exec_command(
     ignored = (signal.SIGPIPE, signal.SIGXFSZ)
     for number in ignored:
         signal.signal(number, signal.SIG_DFL)
-    variables = {**(os.environ if env is None else env), **(extra or {})}
     try:
-        os.execvpe(command[0], list(command), variables)
+        os.execvpe(command[0], list(command), env)
     except FileNotFoundError as error:
         raise ToolMissing(
             f"There is no `{command[0]}` on PATH.",

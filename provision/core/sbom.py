@@ -52,10 +52,10 @@ class Sbom:
     reference: str  # by which the document refers to the subject
     packages: Sequence[SbomPackage]
     identity: str  # the same for the same SBOM
-    properties: tuple[tuple[str, str], ...] = ()
-    purl: str = ""
-    sha256: str = ""
-    epoch: int | None = None
+    properties: tuple[tuple[str, str], ...]
+    purl: str
+    sha256: str
+    epoch: int | None
 
 
 def sbom_text(sbom: Sbom) -> str:
@@ -97,21 +97,17 @@ def _license(name: str) -> dict[str, object]:
 
 
 def _metadata(sbom: Sbom) -> dict[str, object]:
-    subject: dict[str, object] = {
-        "type": "container",
-        "bom-ref": sbom.reference,
-        "name": sbom.name,
-        "version": sbom.version,
-    }
-    if sbom.sha256:
-        subject["hashes"] = [{"alg": "SHA-256", "content": sbom.sha256}]
-    if sbom.purl:
-        subject["purl"] = sbom.purl
-    properties = [{"name": name, "value": value} for name, value in sbom.properties]
     metadata: dict[str, object] = {
         "tools": {"components": [{"type": "application", "name": "provision"}]},
-        "component": subject,
-        "properties": properties,
+        "component": {
+            "type": "container",
+            "bom-ref": sbom.reference,
+            "name": sbom.name,
+            "version": sbom.version,
+            "hashes": [{"alg": "SHA-256", "content": sbom.sha256}],
+            "purl": sbom.purl,
+        },
+        "properties": [{"name": name, "value": value} for name, value in sbom.properties],
     }
     if sbom.epoch is not None:
         time = datetime.datetime.fromtimestamp(sbom.epoch, datetime.timezone.utc)

@@ -11,7 +11,7 @@ import getpass
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal, TypedDict, cast, get_args
 
@@ -58,9 +58,7 @@ class Settings(TypedDict, total=False):
     envs: str
 
 
-def mirror_settings(
-    options: Sequence[str], environ: Mapping[str, str]
-) -> tuple[MirrorSetting, ...]:
+def mirror_settings(options: Sequence[str]) -> tuple[MirrorSetting, ...]:
     """Mirrors from the command line, else from variables, else from the user's file, else from the
     site's.
 
@@ -68,32 +66,32 @@ def mirror_settings(
     """
     try:
         # Quotes as in a shell keep a folder's spaces.
-        tokens = shlex.split(environ.get(MIRRORS, ""))
+        tokens = shlex.split(os.environ.get(MIRRORS, ""))
     except ValueError as error:
         raise InvalidSpec(
             f"{MIRRORS} has {str(error).lower()}.",
             advice=f"Quote a folder with spaces: {MIRRORS}=\"'*=/a b' pypi=URL\".",
         ) from None
     sources = [(options, Path.cwd()), (tokens, Path.cwd())]
-    sources += [(file.get("mirrors") or (), path.parent) for path, file in _contents(environ)]
+    sources += [(file.get("mirrors") or (), path.parent) for path, file in _contents()]
     return merge_settings(
         *([parse_mirror(text, folder) for text in texts] for texts, folder in sources)
     )
 
 
-def settings_files(environ: Mapping[str, str]) -> tuple[Path, ...]:
+def settings_files() -> tuple[Path, ...]:
     """The existing settings files: the user's, the joined lab's, the site's; PROVISION_CONFIG names
     the one to use instead."""
-    paths = possible_files(environ)
-    if environ.get(CONFIG) and not paths[0].is_file():
+    paths = possible_files()
+    if os.environ.get(CONFIG) and not paths[0].is_file():
         raise InvalidSpec(f"{paths[0]}, which {CONFIG} names, does not exist.")
     return tuple(path for path in paths if path.is_file())
 
 
-def possible_files(environ: Mapping[str, str]) -> tuple[Path, ...]:
+def possible_files() -> tuple[Path, ...]:
     """The same, whether they exist or not."""
-    if environ.get(CONFIG):
-        return (Path(environ[CONFIG]).absolute(),)
+    if named := os.environ.get(CONFIG):
+        return (Path(named).absolute(),)
     site = os.environ.get("XDG_CONFIG_DIRS", "").split(":")[0] or "/etc/xdg"
     own = xdg_folder("CONFIG") / "provision" / FILE
     return own, joined_file(), Path(site, "provision", FILE)
@@ -114,13 +112,13 @@ def xdg_folder(kind: Literal["CONFIG", "DATA", "CACHE"]) -> Path:
     return Path(os.path.expanduser("~"), default)  # noqa: PTH111
 
 
-def folder_settings(environ: Mapping[str, str], without: Path | None = None) -> dict[str, Path]:
+def folder_settings(without: Path | None = None) -> dict[str, Path]:
     """The folders that settings files name, by key; the first file that names one decides.
 
     without: a file to leave out.
     """
     chosen: dict[str, Path] = {}
-    for path, content in _contents(environ, without):
+    for path, content in _contents(without):
         for key in FOLDER_KEYS:
             if key in content and key not in chosen:
                 try:
@@ -148,25 +146,23 @@ def folder_path(text: str, folder: Path) -> Path:
         raise ValueError(f"`{text}`: {error}") from error
 
 
-def apply_folders(environ: MutableMapping[str, str]) -> None:
+def apply_folders() -> None:
     """Set the variables that say where temporary files and uv's cache go, for this process and its
     children. A variable that is set stays."""
-    folders = folder_settings(environ)
+    folders = folder_settings()
     tmp, cache = folders.get("tmp"), folders.get("cache")
-    if tmp is not None and tmp.is_dir() and not environ.get("TMPDIR"):
+    if tmp is not None and tmp.is_dir() and not os.environ.get("TMPDIR"):
         import tempfile
 
-        environ["TMPDIR"] = str(tmp)
+        os.environ["TMPDIR"] = str(tmp)
         tempfile.tempdir = None  # it is looked up again
-    if cache is not None and not environ.get("UV_CACHE_DIR"):
-        environ["UV_CACHE_DIR"] = str(cache / "uv")
+    if cache is not None and not os.environ.get("UV_CACHE_DIR"):
+        os.environ["UV_CACHE_DIR"] = str(cache / "uv")
 
 
-def _contents(
-    environ: Mapping[str, str], without: Path | None = None
-) -> Iterator[tuple[Path, Settings]]:
+def _contents(without: Path | None = None) -> Iterator[tuple[Path, Settings]]:
     """The settings files with their contents. Raises InvalidSpec."""
-    for path in settings_files(environ):
+    for path in settings_files():
         if path == without:
             continue
         try:
@@ -179,22 +175,22 @@ def _contents(
         yield path, cast(Settings, content)
 
 
-def smoke_settings(environ: Mapping[str, str]) -> tuple[str, ...]:
+def smoke_settings() -> tuple[str, ...]:
     """Settings of the smoke test, KEY=VALUE, from all files: those of the user last, since the last
     one of a key decides."""
-    lists = [content.get("smoke") or () for _, content in _contents(environ)]
+    lists = [content.get("smoke") or () for _, content in _contents()]
     return tuple(text for texts in reversed(lists) for text in texts)
 
 
-def is_synced(environ: Mapping[str, str]) -> bool:
+def is_synced() -> bool:
     """Whether commands bring the environment that they enter up to date first: as the first file says
     that has `sync`."""
-    return next((file["sync"] for _, file in _contents(environ) if "sync" in file), False)
+    return next((file["sync"] for _, file in _contents() if "sync" in file), False)
 
 
-def facts_settings(environ: Mapping[str, str]) -> FactsSettings:
+def facts_settings() -> FactsSettings:
     """Those of the first file that has them, paths absolute."""
-    for path, content in _contents(environ):
+    for path, content in _contents():
         if "facts" in content:
             return absolute_facts(content["facts"], path.parent)
     return {}
@@ -203,8 +199,7 @@ def facts_settings(environ: Mapping[str, str]) -> FactsSettings:
 def absolute_facts(content: FactsSettings, folder: Path) -> FactsSettings:
     """The same with paths that start from a folder made absolute."""
     result = content.copy()
-    if "address" in content and "://" not in content["address"]:
-        result["address"] = str((folder / Path(content["address"]).expanduser()).absolute())
-    if "signers" in content:
-        result["signers"] = str((folder / Path(content["signers"]).expanduser()).absolute())
+    for key in ("address", "signers"):
+        if key in content and "://" not in content[key]:
+            result[key] = str((folder / Path(content[key]).expanduser()).absolute())
     return result

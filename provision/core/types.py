@@ -6,6 +6,7 @@ This module owns shapes only: no file is read, nothing is decided here.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -285,6 +286,9 @@ class Meter(Protocol):
     def advance(self, amount: int) -> None: ...
 
 
+MeterContext = AbstractContextManager[Meter]
+
+
 class Progress(Protocol):
     """How a stage reports to the person watching. The console implements it; stages never print."""
 
@@ -294,9 +298,3 @@ class Progress(Protocol):
 
     def meter(self, title: str, total: int) -> MeterContext:
         """total: 0 if nobody knows how much there is to do."""
-
-
-class MeterContext(Protocol):
-    def __enter__(self) -> Meter: ...
-
-    def __exit__(self, *exc: object) -> None: ...

@@ -98,18 +98,6 @@ class YamlLines:
             line, node = child
         return line
 
-    def keys(self, path: Sequence[str | int]) -> list[tuple[str, int]]:
-        """The keys of a mapping with their lines; repeated keys too."""
-        node = self._root
-        for step in path:
-            child = self._child(node, step)
-            if child is None:
-                return []
-            _, node = child
-        if node is None or node.id != "mapping":
-            return []
-        return [(str(key.value), key.start_mark.line + 1) for key, _ in node.value]
-
     def repeated_keys(self) -> Iterator[tuple[int, str]]:
         """The line of each key that its mapping has already, and a sentence about it."""
         pending = [self._root]

@@ -12,6 +12,7 @@ import posixpath
 import shutil
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Literal
 
@@ -59,11 +60,9 @@ def compile_all(
     records = conda_records(tree)
     batches = _batches(tree)
     opened = _open_cache(cache, base or tree)
-    if progress is None:
-        restored = _compile(tree, batches, mode, opened, base=base)
-    else:
-        with progress.meter("compiling every module", len(batches)) as meter:
-            restored = _compile(tree, batches, mode, opened, meter)
+    title = "compiling every module"
+    with progress.meter(title, len(batches)) if progress else nullcontext() as meter:
+        restored = _compile(tree, batches, mode, opened, meter, base)
     hashes = {file: restored.get(file) or sha256_of(tree / file) for file in _compiled(tree)}
     _list_in_records(tree, records, hashes)
     return hashes
@@ -105,22 +104,20 @@ def _compile(
     if cache is not None:
         missing, restored = cache.restore(tree, batches, mode)
     pending = batches if cache is None else list(missing.values())
+    advance = meter.advance if meter else bool  # which does nothing
+    advance(len(batches) - len(pending))
     # A process for some of them at a time, so that a bar moves on.
-    step = len(pending) if meter is None else ROUND * usable_cpus()
-    if meter is not None:
-        meter.advance(len(batches) - len(pending))
-    for start in range(0, len(pending), step or 1):
-        _run_compiler(tree, pending[start : start + step], mode, base or tree)
-        if meter is not None:
-            meter.advance(min(step, len(pending) - start))
+    step = ROUND * usable_cpus()
+    for start in range(0, len(pending), step):
+        batch = pending[start : start + step]
+        _run_compiler(tree, batch, mode, base or tree)
+        advance(len(batch))
     if cache is not None:
         cache.add(tree, missing)
     return restored
 
 
 def _run_compiler(tree: Path, batches: Sequence[Sequence[str]], mode: Mode, base: Path) -> None:
-    if not batches:
-        return
     python = base / "bin" / "python"
     # -S, -s: nothing of the tree runs, whose code would decide about the bytes too.
     options = ["-s", "-S", "-B", "-X", "utf8"]

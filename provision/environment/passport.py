@@ -29,20 +29,26 @@ from provision.core.types import BuildResult, Image, Lock, Pin, SmokeResult
 # What only writing a passport needs is imported there: `env list` reads many.
 if TYPE_CHECKING:
     from provision.catalog import Edition
-    from provision.core.documents import (
-        Passport,
-        PinRow,
-        RecordedImage,
-        RuntimeSummary,
-        Verdict,
-    )
+    from provision.core.documents import Passport, RecordedImage, RuntimeSummary, Verdict
     from provision.core.spec_fields import SpecContent
     from provision.environment.runtime_package import InstalledRuntime
 
 FILE = "passport.json"
 SCHEMA = 1
 MACHINES = 64  # of the verdicts that are kept, besides the newest
-STARTED_AT = "%Y-%m-%dT%H:%M:%SZ"  # as the smoke report has it
+# What a resolution says of the build.
+BUILD = [
+    "torch",
+    "local_version",
+    "source",
+    "cuda",
+    "nccl",
+    "cudnn",
+    "python",
+    "glibc",
+    "driver_floor",
+]
+STARTED_AT = "%Y-%m-%dT%H:%M:%SZ%z"  # as the smoke report has it, and the offset
 
 
 def compose(result: BuildResult, request: SpecContent, previous: Passport | None) -> Passport:
@@ -52,6 +58,7 @@ def compose(result: BuildResult, request: SpecContent, previous: Passport | None
     except a verdict on another image.
     """
     from provision.catalog import edition
+    from provision.core import documents
     from provision.environment import runtime_package
 
     resolution, lock = result.resolution, result.lock
@@ -60,19 +67,9 @@ def compose(result: BuildResult, request: SpecContent, previous: Passport | None
         earlier = previous
     image = earlier.get("image")
     if result.image is not None:
-        image = _fields(
-            result.image,
-            "reference",
-            "manifest_digest",
-            "image_id",
-            "base",
-            "base_digest",
-            "lock_sha256",
-        )
-        image["layout"] = str(result.image.layout)
-        image["layers"] = [
-            _fields(layer, "group", "digest", "size") for layer in result.image.layers
-        ]
+        layers = [_row(documents.LayerRow, layer) for layer in result.image.layers]
+        layout = str(result.image.layout)
+        image = _row(documents.RecordedImage, result.image, layout=layout, layers=layers)
     kernel = earlier.get("kernel")
     if result.kernel is not None:
         kernel = {"name": result.kernel.name, "path": str(result.kernel.path)}
@@ -86,40 +83,23 @@ def compose(result: BuildResult, request: SpecContent, previous: Passport | None
     index_settings: Sequence[str] | None = result.index_settings
     if index_settings is None:
         index_settings = earlier.get("lock", {}).get("index_settings", [])
-    pins: list[PinRow] = []
-    for pin in result.pins:
-        row: PinRow = _fields(pin, "manager", "requirement", "reason", "source")
-        row["locked"] = locked_version(pin, lock)
-        pins.append(row)
-    choice_fields = ("what", "value", "reason", "source")
     passport: Passport = {
         "schema": SCHEMA,
         "name": result.name,
         "made_by": f"provision {__version__}",
         "request": dict(request),
-        "reasons": [_fields(choice, *choice_fields) for choice in resolution.choices],
-        "warnings": [_fields(choice, *choice_fields) for choice in resolution.warnings],
-        "pins": pins,
-        "lock": {
-            "sha256": lock.sha256,
-            "content_hash": lock.content_hash,
-            "packages": len(lock.packages),
-            "python_from": lock.python_from,
-            "portable": lock.portable,
-            "index_settings": list(index_settings),
-        },
-        "environment": _fields(
-            resolution,
-            "torch",
-            "local_version",
-            "source",
-            "cuda",
-            "nccl",
-            "cudnn",
-            "python",
-            "glibc",
-            "driver_floor",
+        "reasons": [_row(documents.ReasonRow, choice) for choice in resolution.choices],
+        "warnings": [_row(documents.ReasonRow, choice) for choice in resolution.warnings],
+        "pins": [
+            _row(documents.PinRow, pin, locked=locked_version(pin, lock)) for pin in result.pins
+        ],
+        "lock": _row(
+            documents.LockSummary,
+            lock,
+            packages=len(lock.packages),
+            index_settings=list(index_settings),
         ),
+        "environment": {name: getattr(resolution, name) for name in BUILD},
         "prefix": {"path": str(result.prefix.path), "lock_sha256": result.prefix.lock_sha256},
         "runtime": _describe_runtime(runtime_package.installed(result.prefix.path)),
         "facts": _describe_facts(edition()),
@@ -141,12 +121,16 @@ def locked_version(pin: Pin, lock: Lock) -> str | None:
     return None
 
 
-def _fields(value: object, *names: str) -> Any:
-    return {name: getattr(value, name) for name in names}
+def _row(kind: type, value: object, **given: object) -> Any:
+    """A document of a kind: what is given, else the attributes of the value by the same names."""
+    return {
+        name: given[name] if name in given else getattr(value, name)
+        for name in kind.__annotations__
+    }
 
 
 def _describe_facts(facts: Edition) -> dict[str, str]:
-    described = {name: getattr(facts, name) for name in ("date", "sha256", "origin")}
+    described = {"date": facts.date, "sha256": facts.sha256, "origin": facts.origin}
     if facts.lab_file:
         described["lab"] = hashlib.sha256(facts.lab_file.read_bytes()).hexdigest()
     return described
@@ -208,12 +192,9 @@ def _smoke(rows: Sequence[tuple[str, Verdict]]) -> Passport:
     return {"smoke": newest, "smoke_elsewhere": others[:MACHINES]}
 
 
-def elsewhere(verdict: Verdict, machine: Mapping[str, str]) -> str:
-    """Where a verdict was measured, in words; empty if on this machine, as it is now.
-
-    machine: the present `host.identity()`.
-    """
-    tested = verdict["measured_on"]
+def elsewhere(verdict: Verdict) -> str:
+    """Where a verdict was measured, in words; empty if on this machine, as it is now."""
+    machine, tested = host.identity(), verdict["measured_on"]
 
     def differs(key: str) -> bool:
         return tested.get(key) != machine[key] or machine[key] == host.UNKNOWN
@@ -231,10 +212,10 @@ def elsewhere(verdict: Verdict, machine: Mapping[str, str]) -> str:
 def measured_at(verdict: Verdict) -> float | None:
     """When a test began, in seconds since 1970; None if its report does not say."""
     try:
-        started_at = datetime.strptime(verdict["report"]["started_at"], STARTED_AT)
+        started_at = datetime.strptime(f"{verdict['report']['started_at']}+0000", STARTED_AT)
     except (KeyError, TypeError, ValueError):
         return None
-    return started_at.replace(tzinfo=timezone.utc).timestamp()
+    return started_at.timestamp()
 
 
 def with_smoke(

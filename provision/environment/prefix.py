@@ -60,10 +60,6 @@ Error=provision manages this environment: a package that pip adds here is lost w
  .
  provision add {name} PACKAGE
 """
-# After Ctrl-C rattler's threads may go on linking for a moment (for seconds on a busy machine);
-# those files must be removed too.
-QUIET_S = 1.0
-QUIET_TIMEOUT_S = 20.0
 SHOWN_DRIFTS = 5
 
 
@@ -160,7 +156,7 @@ def create(
             prefix_change.exchange(change)
     except KeyboardInterrupt:
         prefix_change.undo(path)
-        remove_leftovers_until_quiet(path, quiet_s=QUIET_S, timeout_s=QUIET_TIMEOUT_S)
+        remove_leftovers_until_quiet(path)
         raise
     except (OSError, NoSpace) as error:
         failure = error if isinstance(error, NoSpace) else from_system(error, path)

@@ -21,9 +21,9 @@ from provision.adapters.docker import (
 from provision.core import tar
 from provision.core.container import STACK
 from provision.core.errors import TimedOut
-from provision.core.host import has_ended, process_identity
 from provision.core.types import Image
 from provision.image.docker import find_engine_id
+from provision_runtime.comm import processes
 
 REPORT_DIR = "/tmp/provision-smoke"
 CHECKPOINT_DIR = "/tmp/provision-checkpoints"  # outside REPORT_DIR: not part of the report
@@ -132,7 +132,7 @@ def _settings(client: Client, image: Image, shm_size: str, gpus: bool) -> dict[s
         "init": True,
         "labels": {
             ENVIRONMENT_LABEL: _repository(image),
-            OWNER_LABEL: " ".join(process_identity()),
+            OWNER_LABEL: " ".join(processes.this_process()),
         },
         "network_mode": "none",
         "shm_size": shm_size,
@@ -155,8 +155,17 @@ def _remove_orphans(client: Client, image: Image) -> None:
         )
         for container in containers:
             # The process that waits for the container is known to have ended.
-            if has_ended(container.labels.get(OWNER_LABEL, "").split(" ")):
+            if _has_ended(container.labels.get(OWNER_LABEL, "")):
                 none_if_missing(lambda: container.remove(force=True, v=True))  # noqa: B023 - runs at once
+
+
+def _has_ended(owner: str) -> bool:
+    """Whether the process that a label names is known to have ended; not for a label of another
+    form."""
+    try:
+        return processes.state(owner.split(" ")) == processes.GONE
+    except ValueError:
+        return False
 
 
 def unpack_report(archive: Iterable[bytes], out: Path) -> None:

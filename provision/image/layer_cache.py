@@ -17,9 +17,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from provision.adapters.http import sha256_of
-from provision.core.atomic import atomic_stream, atomic_write
+from provision.core.atomic import atomic_write
 from provision.core.dataclass import frozen
 from provision.core.schema import InvalidDocument, parse_document
+from provision.core.system_errors import named_errors
 from provision.core.tar import CHUNK
 from provision.image import oci_layout
 
@@ -108,8 +109,10 @@ def link_or_copy(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
     except OSError:
-        with atomic_stream(target) as file:
+        unfinished = target.with_name(f"{target.name}.new")
+        with named_errors(target), unfinished.open("xb") as file:
             file.writelines(verified_chunks(source))
+        unfinished.replace(target)
 
 
 def quarantine_corrupt(

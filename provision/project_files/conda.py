@@ -9,15 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from provision.core.errors import InvalidSpec
+from provision.core.checked_yaml import parse_checked_yaml
 from provision.core.package_names import archive_stem, url_filename
 from provision.core.platforms import PLATFORM
 from provision.core.requirement_lines import parse_lines
-from provision.core.schema import location, schema_violations
 from provision.core.statements import Statement
-from provision.core.yaml_text import YamlError, YamlLines, compose_yaml, parse_yaml
+from provision.core.yaml_text import YamlLines
 from provision.project_files.rules import table
 
+ADVICE = "Correct the file."
 _EXPORTED = re.compile(r"(?:\S+::)?([\w.-]+)=[^=]+(=[^=\s]+)?")
 _SELECTOR = re.compile(r"#\s*\[\s*(win|osx|not linux|unix and not linux)\w*\s*\]")
 # Header of `conda list`, and of `conda list --export`.
@@ -31,7 +31,7 @@ EXPLICIT = re.compile(r"^@EXPLICIT\s*$", re.MULTILINE)
 def environment_statements(file: str, text: str, selection: object) -> list[Statement]:
     """An environment.yml, or what `conda env export` printed. Raises InvalidSpec with all that is of
     another form, each with its line."""
-    document, lines = _read_yaml(file, text, "conda-environment")
+    document, lines = parse_checked_yaml(Path(file), text, "conda-environment", advice=ADVICE)
     rules = table("environment")
     is_export = _is_export(document)
     statements: list[Statement] = []
@@ -117,7 +117,7 @@ def _package_of_archive(address: str) -> str:
 
 def lock_statements(file: str, text: str, selection: object) -> list[Statement]:
     """A conda-lock.yml: the packages of one platform."""
-    document, lines = _read_yaml(file, text, "conda-packages")
+    document, lines = parse_checked_yaml(Path(file), text, "conda-packages", advice=ADVICE)
     statements = []
     for index, package in enumerate(document["package"]):
         number = lines.line(("package", index))
@@ -133,21 +133,6 @@ def lock_statements(file: str, text: str, selection: object) -> list[Statement]:
             statement = statement.because(f"it is not for {PLATFORM}", kind="ignored")
         statements.append(statement)
     return statements
-
-
-def _read_yaml(file: str, text: str, schema: str) -> tuple[Any, YamlLines]:
-    """The document in a text and its lines. Raises InvalidSpec with all that is of another form."""
-    try:
-        document, lines = parse_yaml(text), YamlLines(compose_yaml(text))
-    except YamlError as error:
-        raise InvalidSpec(error.in_file(Path(file)), advice="Correct the file.") from error
-    mistakes = [
-        f"{file}:{lines.line(mistake.path)}: {location(document, mistake.path)}: {mistake.message}."
-        for mistake in schema_violations(document, schema)
-    ]
-    if mistakes:
-        raise InvalidSpec("\n".join(mistakes), advice="Correct the file.")
-    return document, lines
 
 
 def _exported(file: str, line: int, text: str, value: str) -> Statement:

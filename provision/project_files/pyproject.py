@@ -39,10 +39,7 @@ def statements(file: str, text: str, selection: Selection) -> list[Statement]:
     document = parse_document(file, text)
     tools = document.get("tool")
     tools = tools if isinstance(tools, Mapping) else {}
-    document = {
-        **{key: value for key, value in document.items() if key != "tool"},
-        "tool": {name: tools[name] for name in TOOLS if name in tools},
-    }
+    document = {**document, "tool": {name: tools[name] for name in TOOLS if name in tools}}
     check_shape(file, document, "pyproject")
     toml = TomlFile(file=file, text=text, document=document)
     reader = _PyProject(toml, selection)

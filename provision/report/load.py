@@ -70,15 +70,16 @@ def load(path: Path) -> EvidenceFile:
         return EvidenceFile(source=str(path), passport=None, runs=(run,))
     _check(document, PASSPORT, str(path))
     passport = cast(Passport, document)
-    rows = [*passport["smoke"].items()]
-    rows += [(verdict["target"], verdict) for verdict in passport.get("smoke_elsewhere", ())]
-    runs = []
-    for location, verdict in rows:
-        report = _report(verdict["report"], f"{path}: the smoke report of the {location}")
-        host = verdict["measured_on"]["host"]
-        runs.append(
-            SmokeRun(location=location, verdict=verdict["verdict"], host=host, report=report)
+    elsewhere = [(verdict["target"], verdict) for verdict in passport.get("smoke_elsewhere", ())]
+    runs = [
+        SmokeRun(
+            location=location,
+            verdict=verdict["verdict"],
+            host=verdict["measured_on"]["host"],
+            report=_report(verdict["report"], f"{path}: the smoke report of the {location}"),
         )
+        for location, verdict in (*passport["smoke"].items(), *elsewhere)
+    ]
     return EvidenceFile(source=str(path), passport=passport, runs=tuple(runs))
 
 

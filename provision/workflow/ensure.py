@@ -29,7 +29,7 @@ from provision.core.package_names import package_name
 from provision.core.paths import owner_writes_only
 from provision.core.platforms import PLATFORM, host_platform
 from provision.core.spec_fields import DEFAULT_PACKAGE_KEYS
-from provision.core.types import Kernel, Lock, LockedPackage, Prefix
+from provision.core.types import Lock, LockedPackage, Prefix
 from provision.environment import install_record, marker, runtime_package
 from provision.environment import kernel as kernels
 from provision.environment import prefix as prefixes
@@ -462,7 +462,5 @@ def _install_runtime(context: Context, prefix: Prefix) -> bool:
     return True
 
 
-@owner_writes_only()
-def ensure_kernel(prefix: Prefix, display_name: str) -> tuple[Kernel, bool]:
-    """The Jupyter kernel of a prefix, and whether it was registered now."""
-    return kernels.install(prefix, display_name)
+# The Jupyter kernel of a prefix, and whether it was registered now.
+ensure_kernel = owner_writes_only()(kernels.install)

@@ -160,11 +160,10 @@ def _verdicts(
         return "", ()
     if passport["lock"]["sha256"] != prefix.lock_sha256:
         return OF_ANOTHER_LOCK, ()
-    from provision.core import host
 
     verdicts = []
     for target, result in passports.verdicts(passport):
-        elsewhere = passports.elsewhere(result, host.identity())
+        elsewhere = passports.elsewhere(result)
         verdict = SmokeVerdict(
             target=target,
             verdict=result["verdict"],

@@ -6,7 +6,6 @@ Imports little, because `provision run` asks this each time.
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,7 +45,7 @@ def is_synced(folders: Folders, prefix: Prefix) -> bool:
         content = None
     if isinstance(content, dict) and "sync" in content:
         return content["sync"] is True
-    return settings.is_synced(os.environ)
+    return settings.is_synced()
 
 
 def sync(context: Context, name: str, path: Path | None, *, relock: bool = True) -> Prefix:

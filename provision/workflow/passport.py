@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from provision.adapters import uv
-from provision.core import host, prefix_registry
+from provision.core import prefix_registry
 from provision.core.atomic import atomic_write
 from provision.core.documents import Passport, Verdict
 from provision.core.errors import IntegrityError, InvalidSpec
@@ -50,7 +50,7 @@ def judged_passport(folders: Folders, name: str) -> Passport:
     passport = read_passport(folders, name)
 
     def judged(verdict: Verdict) -> Verdict:
-        return {**verdict, "elsewhere": passports.elsewhere(verdict, host.identity())}
+        return {**verdict, "elsewhere": passports.elsewhere(verdict)}
 
     result: Passport = {**passport, "outdated": outdated(folders, passport)}
     result["smoke"] = {target: judged(verdict) for target, verdict in passport["smoke"].items()}

@@ -7,7 +7,6 @@ two cannot differ.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
@@ -313,7 +312,7 @@ def make_plan(context: Context, request: BuildRequest) -> Plan:
         python_from=resolved.python_from,
         prefix_path=prefix_path,
         templates=context.templates,
-        smoke_defaults=settings.smoke_settings(os.environ),
+        smoke_defaults=settings.smoke_settings(),
     )
 
 

@@ -50,6 +50,7 @@ HOST_RULES: dict[str, tuple[str, ...]] = {
 # The only parts of the runtime that the host takes; the rest runs in the environment or on a node, and answers in JSON. What is
 # safe to run is one question on nodes and here, so it has one answer.
 RUNTIME_FOR_HOST = (
+    "provision_runtime.comm.processes",
     "provision_runtime.checkpoint.inspection",
     "provision_runtime.report",
     "provision_runtime.facts.digests",

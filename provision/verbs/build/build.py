@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from provision import image as images
 from provision.core.errors import ToolMissing
@@ -37,8 +35,6 @@ from provision.workflow.plan import NO_ENGINE, NO_IMAGE, NO_SMOKE, BuildRequest,
 from provision.workflow.smoke import runner as smoke_runner
 from provision.workflow.smoke.smoke import smoke_in
 
-T = TypeVar("T")
-
 
 class Stages:
     """Times the stages of a build, and records and reports what each did."""
@@ -46,23 +42,16 @@ class Stages:
     def __init__(self, progress: Progress, steps: list[str]) -> None:
         self.records: list[StageRecord] = []
         self._progress, self._steps = progress, steps
+        self._start = time.perf_counter()
 
-    def run(
-        self, stage: str, work: Callable[[], T], describe: Callable[[T], tuple[StageStatus, str]]
-    ) -> T:
-        """describe: the status and the detail to record, from the stage's result."""
-        start = time.perf_counter()
-        result = work()
-        self._add(stage, *describe(result), start)
-        return result
-
-    def skip(self, stage: str, reason: str) -> None:
-        self._add(stage, "skipped", reason, time.perf_counter())
-
-    def _add(self, stage: str, status: StageStatus, detail: str, start: float) -> None:
-        record = StageRecord(
-            stage=stage, status=status, detail=detail, seconds=time.perf_counter() - start
-        )
+    def add(self, stage: str, status: StageStatus | bool, detail: str) -> None:
+        """Record a stage that ended now, and began when the one before it ended. status: True if it
+        made something, False if that was there."""
+        end = time.perf_counter()
+        if isinstance(status, bool):
+            status = "made" if status else "kept"
+        record = StageRecord(stage=stage, status=status, detail=detail, seconds=end - self._start)
+        self._start = end
         self.records.append(record)
         if status == "made":
             self._steps.append(f"{stage} made")
@@ -94,20 +83,11 @@ def build(context: Context, request: BuildRequest) -> BuildResult:
 
 
 def _run_stages(context: Context, plan: Plan, client: Any | None, stages: Stages) -> BuildResult:
-
-    def describe_lock(result: tuple[Plan, Lock, bool, list[str]]) -> tuple[StageStatus, str]:
-        _, lock, is_new, written = result
-        files = f"; wrote {', '.join(written)}" if written else ""
-        return _made_or_kept(is_new), f"{len(lock.packages)} packages{files}"
-
-    plan, lock, is_new_lock, _ = stages.run(
-        "lock", lambda: ensure_lock(context, plan), describe_lock
-    )
-    prefix, _ = stages.run(
-        "prefix",
-        lambda: ensure_prefix(context, plan, lock),
-        lambda result: (_made_or_kept(result[1]), str(result[0].path)),
-    )
+    plan, lock, is_new_lock, written = ensure_lock(context, plan)
+    files = f"; wrote {', '.join(written)}" if written else ""
+    stages.add("lock", is_new_lock, f"{len(lock.packages)} packages{files}")
+    prefix, is_new = ensure_prefix(context, plan, lock)
+    stages.add("prefix", is_new, str(prefix.path))
     image = _image_stage(context, plan, lock, prefix, client, stages)
     smoke = _smoke_stage(context, plan, prefix, image, client, stages)
     failed = smoke_runner.failures(smoke)
@@ -125,10 +105,6 @@ def _run_stages(context: Context, plan: Plan, client: Any | None, stages: Stages
     return replace(result, failed=tuple(failed), stages=tuple(stages.records))
 
 
-def _made_or_kept(is_new: bool) -> StageStatus:
-    return "made" if is_new else "kept"
-
-
 def _image_stage(
     context: Context,
     plan: Plan,
@@ -137,29 +113,26 @@ def _image_stage(
     client: Any | None,
     stages: Stages,
 ) -> Image | None:
-    if plan.request.image == "skip":
-        stages.skip("image", NO_IMAGE)
-        return None
+    mode, spec = plan.request.image, plan.resolution.spec
     has_editables = any(package.is_editable for package in lock.packages)
-    if plan.request.image == "auto" and has_editables and not plan.resolution.spec.code:
-        stages.skip("image", "an image has the editable packages only with `code:` in spec.yml")
-        return None
-    if client is None and not images.is_on_disk(plan.resolution.spec.base):
-        stages.skip("image", NO_ENGINE)
-        return None
-    try:
-        image, _ = stages.run(
-            "image",
-            lambda: ensure_image(context, plan, lock, prefix, client),
-            lambda result: (_made_or_kept(result[1]), result[0].reference),
-        )
-    except ToolMissing as error:
-        if plan.request.image == "demand":
-            raise
-        context.progress.warn(f"no image was made: {error}")
-        stages.skip("image", error.message)
-        return None
-    return image
+    if mode == "skip":
+        reason = NO_IMAGE
+    elif mode == "auto" and has_editables and not spec.code:
+        reason = "an image has the editable packages only with `code:` in spec.yml"
+    elif client is None and not images.is_on_disk(spec.base):
+        reason = NO_ENGINE
+    else:
+        try:
+            image, is_new = ensure_image(context, plan, lock, prefix, client)
+            stages.add("image", is_new, image.reference)
+            return image
+        except ToolMissing as error:
+            if mode == "demand":
+                raise
+            context.progress.warn(f"no image was made: {error}")
+            reason = error.message
+    stages.add("image", "skipped", reason)
+    return None
 
 
 def _smoke_stage(
@@ -171,7 +144,7 @@ def _smoke_stage(
     stages: Stages,
 ) -> tuple[SmokeResult, ...]:
     if not plan.request.smoke:
-        stages.skip("smoke", NO_SMOKE)
+        stages.add("smoke", "skipped", NO_SMOKE)
         return ()
     targets: list[Place] = ["prefix"]
     if image is not None and client is not None:
@@ -179,11 +152,8 @@ def _smoke_stage(
     results = []
     for target in targets:
         context.progress.info(f"smoke test in the {target}")
-        result = stages.run(
-            f"smoke ({target})",
-            partial(smoke_in, context, plan, target, prefix, image, client),
-            lambda result: ("ran", result.verdict),
-        )
+        result = smoke_in(context, plan, target, prefix, image, client)
+        stages.add(f"smoke ({target})", "ran", result.verdict)
         results.append(result)
     return tuple(results)
 
@@ -192,19 +162,15 @@ def _kernel_stage(
     plan: Plan, lock: Lock, prefix: Prefix, stages: Stages, failed: list[str]
 ) -> Kernel | None:
     step = plan.kernel_step(lock)
+    reason = step.detail if step.action == "skip" else ""
     if plan.request.kernel and failed:
-        stages.skip("kernel", "the smoke test failed")
+        reason = "the smoke test failed"
+    # Without its launcher, a kernel that an earlier build registered could not start any more.
+    elif plan.request.kernel and reason and kernels.remove_kernel_of(prefix):
+        reason += "; the registered kernel was removed"
+    if reason:
+        stages.add("kernel", "skipped", reason)
         return None
-    if step.action == "skip":
-        reason = step.detail
-        # Without its launcher, a kernel that an earlier build registered could not start any more.
-        if plan.request.kernel and kernels.remove_kernel_of(prefix):
-            reason += "; the registered kernel was removed"
-        stages.skip("kernel", reason)
-        return None
-    kernel, _ = stages.run(
-        "kernel",
-        lambda: ensure_kernel(prefix, plan.kernel_title),
-        lambda result: (_made_or_kept(result[1]), result[0].display_name),
-    )
+    kernel, is_new = ensure_kernel(prefix, plan.kernel_title)
+    stages.add("kernel", is_new, kernel.display_name)
     return kernel

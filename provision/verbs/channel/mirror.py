@@ -11,6 +11,7 @@ import hashlib
 import html
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
@@ -61,17 +62,25 @@ def mirror(
     """
     locked = [locks.read_file(lock_file(context, target)).entries for target in targets]
     packages = unique_files(chain.from_iterable(locked))
-    if dry_run:
-        return _result(folder, packages, _missing(folder, packages), dry_run=True)
     name = f"+mirror-{hashlib.sha256(str(folder.absolute()).encode()).hexdigest()[:16]}"
-    with environment_lock(context.folders, name, context.progress, wait=context.wait):
+    work = environment_lock(context.folders, name, context.progress, wait=context.wait)
+    with nullcontext() if dry_run else work:
         missing = _missing(folder, packages)
-        failures = _fetch(context, folder, packages, missing)
-        present = {path: packages[path] for path in packages if path not in failures}
-        write_descriptions(folder, present)
-        if failures:
-            raise _first_failure(failures, len(packages))
-        return _result(folder, packages, missing, dry_run=False)
+        if not dry_run:
+            failures = _fetch(context, folder, packages, missing)
+            present = {path: packages[path] for path in packages if path not in failures}
+            write_descriptions(folder, present)
+            if failures:
+                raise _first_failure(failures, len(packages))
+    paths = [folder / path for path in packages]
+    return MirrorResult(
+        folder=folder,
+        files=len(paths),
+        bytes=sum(path.stat().st_size for path in paths if path.is_file()),
+        fetched=tuple(missing),
+        reused=len(paths) - len(missing),
+        dry_run=dry_run,
+    )
 
 
 def unique_files(packages: Iterable[LockedPackage]) -> dict[str, LockedPackage]:
@@ -197,17 +206,3 @@ def _first_failure(failures: Mapping[str, ProvisionError], total: int) -> Provis
         f"{error.advice} What was fetched stays: run the same command again to continue."
     ).strip()
     return error
-
-
-def _result(
-    folder: Path, packages: Mapping[str, LockedPackage], missing: Sequence[str], *, dry_run: bool
-) -> MirrorResult:
-    paths = [folder / path for path in packages]
-    return MirrorResult(
-        folder=folder,
-        files=len(paths),
-        bytes=sum(path.stat().st_size for path in paths if path.is_file()),
-        fetched=tuple(missing),
-        reused=len(paths) - len(missing),
-        dry_run=dry_run,
-    )

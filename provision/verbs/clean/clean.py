@@ -8,14 +8,15 @@ it loaded. The caches of uv and of other tools are theirs.
 from __future__ import annotations
 
 import os
+import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from provision.cli.records import RUNS
 from provision.core import disk_usage, prefix_registry, tempdirs
-from provision.core.atomic import backup_path, remove_tree, staging_path
+from provision.core.atomic import UNFINISHED, remove_tree
 from provision.core.dataclass import frozen
 from provision.core.disk_usage import DiskUsage
 from provision.core.errors import InUse
@@ -33,7 +34,9 @@ from provision.workflow.context import Context, reported_steps
 from provision.workflow.installed import remove_image
 
 REPODATA = "linux-64/repodata.json"
-RECORD_SUFFIX = ".engine.json"  # see image/engine_record.py
+RECORD = re.compile(r"^\.(.+)\.engine\.json$")  # see image/engine_record.py
+# With the environment's name, or "".
+Candidate = tuple[Kind, str, Path]
 
 
 @frozen
@@ -48,13 +51,12 @@ class Removable:
 
 def removable(context: Context, kinds: Sequence[str] = ()) -> list[Removable]:
     """What `clean` removes. kinds: only these; empty for all."""
-    items: list[Removable] = []
-    for kind, paths in _candidates(context).items():
-        if kinds and kind not in kinds:
-            continue
-        for name, path in paths:
-            items.append(Removable(kind=kind, path=path, usage=disk_usage.measure(path), name=name))
-    return items
+    candidates = sorted(_candidates(context.folders), key=lambda found: KINDS.index(found[0]))
+    return [
+        Removable(kind=kind, path=path, usage=disk_usage.measure(path), name=name)
+        for kind, name, path in candidates
+        if not kinds or kind in kinds
+    ]
 
 
 def clean(context: Context, items: Sequence[Removable]) -> list[Removable]:
@@ -100,9 +102,8 @@ def _unused(context: Context, item: Removable) -> Iterator[None]:
 def _folders_of(folders: Folders, item: Removable) -> Folders:
     """Those of the project that it belongs to."""
     for project in prefix_registry.all_projects(folders):
-        if item.path.is_relative_to(project.project_data):
-            return project
-        if prefix_registry.list_prefixes(project).get(item.name) == item.path:
+        is_prefix = prefix_registry.list_prefixes(project).get(item.name) == item.path
+        if is_prefix or item.path.is_relative_to(project.project_data):
             return project
     return folders
 
@@ -133,9 +134,8 @@ def _remove(context: Context, item: Removable) -> None:
         shutil.rmtree(item.path, ignore_errors=True)
 
 
-def _candidates(context: Context) -> dict[Kind, list[tuple[str, Path]]]:
-    """Environment's name (or "") and path of everything that can go, by kind."""
-    folders = context.folders
+def _candidates(folders: Folders) -> Iterator[Candidate]:
+    """Everything that can go."""
     caches = (
         folders.packages,
         folders.byte_code,
@@ -145,109 +145,75 @@ def _candidates(context: Context) -> dict[Kind, list[tuple[str, Path]]]:
         folders.cache / RUNS,
         folders.index_facts,
     )
-    kernels_without_prefix = []
+    yield from (("cache", "", path) for path in caches if path.exists())
+    yield from (("temporary", "", path) for path in tempdirs.list_abandoned())
     for kernel in kernels.list_kernels():
         if not kernel.prefix.exists():
-            kernels_without_prefix.append((kernel.name, kernel.path))
-    candidates: dict[Kind, list[tuple[str, Path]]] = {kind: [] for kind in KINDS}
-    candidates["cache"] = [("", path) for path in caches if path.exists()]
-    candidates["temporary"] = [("", path) for path in tempdirs.list_abandoned()]
-    candidates["kernel"] = kernels_without_prefix
-    candidates["channel"] = _unused_channels(folders)
-    for project in prefix_registry.all_projects(folders):
-        for kind, paths in _products(project).items():
-            candidates[kind] += paths
-    return candidates
+            yield "kernel", kernel.name, kernel.path
+    projects = prefix_registry.all_projects(folders)
+    for project in projects:
+        yield from _products(project)
+    yield from (("channel", "", path) for path in _unused_channels(folders.channels, projects))
 
 
-def _products(folders: Folders) -> dict[Kind, list[tuple[str, Path]]]:
-    """The same of one project."""
-    abandoned = _abandoned_environments(folders)
-    used = set(prefix_registry.list_prefixes(folders)) - set(abandoned)
-    used.update(described_names(folders.envs))
-    used_images = {folder for name in used for folder in image_folders(name)}
-    unused_images = {
-        name: folders.images / name for name in _image_names(folders.images) - used_images
-    }
-    return {
+def _products(folders: Folders) -> Iterator[Candidate]:
+    """The same of one project. PROVISION_DATA may name a folder in which there is more than what is
+    ours."""
+    for path in sorted(folders.prefixes.glob(".*")):
+        match = UNFINISHED.fullmatch(path.name)
         # What a killed change left is the way back, which the next command in its project takes.
-        "unfinished": [
-            (name, path)
-            for name, path in _unfinished(folders.prefixes)
-            if not is_unfinished(folders, name)
-        ],
-        "environment": sorted(abandoned.items()),
-        "image": [
-            *sorted(unused_images.items()),
-            *_unused_folders(folders.packed, used_images, f"*/{VERSION_FILE}"),
-        ],
-        "pack": _unused_folders(folders.packs, used, "*-????????????.json"),
-        "smoke": _unused_folders(folders.project_data / "smoke", used, "*/**/report.json"),
-    }
+        if match and not is_unfinished(folders, match[1]):
+            yield "unfinished", match[1], path
+    used = set(described_names(folders.envs))
+    for name, path in prefix_registry.list_prefixes(folders).items():
+        if _is_abandoned(name, path):
+            yield "environment", name, path
+        else:
+            used.add(name)
+    images = {folder for name in used for folder in image_folders(name)}
+    unused: dict[Path, tuple[Kind, str]] = {}
+    contents: tuple[tuple[Kind, Path, str, set[str]], ...] = (
+        ("image", folders.images, f"*/{VERSION_FILE}", images),
+        ("image", folders.images, ".*.engine.json", images),
+        ("image", folders.packed, f"*/{VERSION_FILE}", images),
+        ("pack", folders.packs, "*/*-????????????.json", used),
+        ("smoke", folders.smoke(""), "*/*/**/report.json", used),
+    )
+    for kind, folder, content, needed in contents:
+        for path in sorted(folder.glob(content)):
+            name = RECORD.sub(r"\1", path.relative_to(folder).parts[0])
+            if name not in needed and not (folder / name).is_symlink():
+                unused[folder / name] = kind, name
+    yield from ((kind, name, path) for path, (kind, name) in unused.items())
 
 
-def _unused_channels(folders: Folders) -> list[tuple[str, Path]]:
+def _unused_channels(channels: Path, projects: Iterable[Folders]) -> Iterator[Path]:
     """Channels with this machine's Python that no lock of an environment names.
 
     None if the envs folder of a project is missing: a lock there may name one.
     """
     locks: set[Path] = set()
-    for project in prefix_registry.all_projects(folders):
+    for project in projects:
         if not project.envs.is_dir():
-            return []
+            return
         locks.update(project.envs.glob(f"*/{LOCK}"))
-        abandoned = _abandoned_environments(project)
-        for name, path in prefix_registry.list_prefixes(project).items():
+        for path in prefix_registry.list_prefixes(project).values():
             installed = marker.read(path)
-            if installed is not None and name not in abandoned:
+            if installed is not None:
                 locks.add(Path(installed.folder) / LOCK)
     texts = [lock.read_text(encoding="utf-8", errors="replace") for lock in locks if lock.exists()]
-    channels = sorted(folders.channels.glob(f"py*/{REPODATA}"))
-    paths = [channel.parents[1] for channel in channels]
-    return [("", path) for path in paths if not any(f"{path}/" in text for text in texts)]
+    for repodata in sorted(channels.glob(f"py*/{REPODATA}")):
+        if not any(f"{repodata.parents[1]}/" in text for text in texts):
+            yield repodata.parents[1]
 
 
-def _abandoned_environments(folders: Folders) -> dict[str, Path]:
-    """Prefixes whose folder in envs was deleted.
+def _is_abandoned(name: str, path: Path) -> bool:
+    """Whether the folder in envs of a prefix was deleted.
 
     Not if the envs folder itself is missing: it may be on a disk that is not mounted now.
     """
-    abandoned = {}
-    for name, path in prefix_registry.list_prefixes(folders).items():
-        described = marker.read(path)
-        if described is None or described.name != name:
-            continue
-        folder = Path(described.folder)
-        if folder.parent.is_dir() and not folder.exists():
-            abandoned[name] = path
-    return abandoned
-
-
-def _unfinished(folder: Path) -> list[tuple[str, Path]]:
-    unfinished = []
-    for path in sorted(folder.glob(".*")):
-        for pattern in (staging_path, backup_path):
-            prefix, suffix = pattern(folder / "*").name.split("*")
-            if path.name.startswith(prefix) and path.name.endswith(suffix):
-                unfinished.append((path.name[len(prefix) : -len(suffix)], path))
-    return unfinished
-
-
-def _image_names(folder: Path) -> set[str]:
-    """The environments that have a layout, or a record of images in the engine."""
-    names = {path.parent.name for path in folder.glob(f"*/{VERSION_FILE}")}
-    for record in folder.glob(f".*{RECORD_SUFFIX}"):
-        names.add(record.name.removeprefix(".").removesuffix(RECORD_SUFFIX))
-    return names
-
-
-def _unused_folders(folder: Path, used: set[str], content: str) -> list[tuple[str, Path]]:
-    """The folders of environments that are not used.
-
-    content: what ours have in them. PROVISION_DATA may name a folder in which there is more.
-    """
-    unused = []
-    for path in sorted(folder.glob("*")):
-        if path.name not in used and not path.is_symlink() and any(path.glob(content)):
-            unused.append((path.name, path))
-    return unused
+    described = marker.read(path)
+    if described is None or described.name != name:
+        return False
+    folder = Path(described.folder)
+    return folder.parent.is_dir() and not folder.exists()

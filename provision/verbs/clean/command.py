@@ -12,7 +12,10 @@ from provision.cli.verb import confirm, context_of, verb
 from provision.verbs.clean.kinds import KINDS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from provision.cli.console import Console
+    from provision.verbs.clean.clean import Removable
 
 
 @click.command()
@@ -38,20 +41,20 @@ def clean(
     described. Touches neither other users' files nor uv's cache, which `uv cache prune` cleans.
     """
     from provision.cli.console import output_width
+    from provision.cli.text import removal_lines
     from provision.verbs.clean import clean as command
-    from provision.verbs.clean.output import removable_lines
+
+    def lines(items: Sequence[Removable]) -> list[str]:
+        rows = ((item.kind, item.usage.size, item.usage.freed, item.path) for item in items)
+        return removal_lines(rows, width=output_width())
 
     context = context_of(console, envs)
     items = command.removable(context, kinds)
-    lines = removable_lines(items, width=output_width())
-    if dry_run or not items:
-        console.result("clean", {"removed": items, "dry_run": dry_run}, lines)
-        return 0
-    if not confirm("Remove all this?", lines, yes=yes):
-        console.info("nothing was removed")
-        console.result("clean", {"removed": [], "dry_run": False}, "")
-        return 1
-    removed = command.clean(context, items)
-    lines = removable_lines(removed, width=output_width())
-    console.result("clean", {"removed": removed, "dry_run": False}, lines)
+    if items and not dry_run:
+        if not confirm("Remove all this?", lines(items), yes=yes):
+            console.info("nothing was removed")
+            console.result("clean", {"removed": [], "dry_run": False}, "")
+            return 1
+        items = command.clean(context, items)
+    console.result("clean", {"removed": items, "dry_run": dry_run}, lines(items))
     return 0

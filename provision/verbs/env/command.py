@@ -121,28 +121,26 @@ def remove(
     Lists what it would remove, with sizes, and asks. Its folder in envs stays.
     """
     from provision.cli.console import output_width
+    from provision.cli.text import removal_lines
     from provision.verbs.env import env as command
-    from provision.verbs.env.output import product_lines
+
+    def lines(products: Sequence[Product], verb_form: str) -> list[str]:
+        rows = ((item.kind, item.size, item.freed, item.what) for item in products)
+        return removal_lines(rows, verb_form=verb_form, width=output_width())
+
+    def ask(products: Sequence[Product]) -> bool:
+        return confirm(f"Remove environment {name}?", lines(products, "would remove"), yes=yes)
 
     context = context_of(console, envs, options)
     if dry_run:
-        listed = command.products(context, name)
-        lines = product_lines(listed, "would remove", width=output_width())
-        console.result("env-remove", {"removed": listed, "dry_run": True}, lines)
-        return 0
-
-    def ask(products: Sequence[Product]) -> bool:
-        lines = product_lines(products, "would remove", width=output_width())
-        return confirm(f"Remove environment {name}?", lines, yes=yes)
-
-    removed = command.remove(context, name, confirm=ask)
+        removed, verb_form = command.products(context, name), "would remove"
+    else:
+        removed, verb_form = command.remove(context, name, confirm=ask), "removed"
     if not removed:
         console.info("nothing was removed")
-        console.result("env-remove", {"removed": [], "dry_run": False}, "")
-        return 1
-    lines = product_lines(removed, "removed", width=output_width())
-    console.result("env-remove", {"removed": removed, "dry_run": False}, lines)
-    return 0
+    text = lines(removed, verb_form) if removed else ""
+    console.result("env-remove", {"removed": removed, "dry_run": dry_run}, text)
+    return 0 if removed else 1
 
 
 @env.command("diff")

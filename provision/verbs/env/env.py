@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -15,7 +15,6 @@ from provision.core.errors import ToolMissing
 from provision.core.file_locks import environment_lock
 from provision.core.platforms import image_folders
 from provision.core.similar_names import did_you_mean
-from provision.core.types import Kernel
 from provision.environment import drift as drifts
 from provision.environment import kernel as kernels
 from provision.environment import marker
@@ -37,6 +36,9 @@ def drift(
         return drifts.find_drift(prefix, lock, files=files)
 
 
+Kind = Literal["prefix", "kernel", "image layout", "image", "packs", "smoke reports"]
+
+
 @frozen
 class Product:
     """Something of an environment on this machine, and its bytes.
@@ -45,7 +47,7 @@ class Product:
     unknown: an image in the engine may share layers with others.
     """
 
-    kind: Literal["prefix", "kernel", "image layout", "image", "packs", "smoke reports"]
+    kind: Kind
     what: str
     size: int = 0
     freed: int | None = 0
@@ -55,12 +57,11 @@ def products(context: Context, name: str) -> list[Product]:
     """What `provision env remove` removes. Raises ToolMissing if there is nothing."""
     specs.check_name(name)
     folders = context.folders
-    listed = []
-    for path in _prefixes(context, name):
-        listed.append(_product("prefix", path))
-    registered = prefix_registry.prefix_paths(folders, name)  # also of a pack
+    paths = prefix_registry.prefix_paths(folders, name)
+    listed = [_product("prefix", path) for path in _prefixes(paths, name)]
     for kernel in kernels.list_kernels():
-        if kernel.prefix in registered or _is_orphan(kernel, name):
+        is_orphan = kernel.name == name and not kernel.prefix.exists()
+        if kernel.prefix in paths or is_orphan:  # also of a pack
             listed.append(Product(kind="kernel", what=str(kernel.path)))
     for folder in image_folders(name):
         if (folders.images / folder).exists():
@@ -72,11 +73,10 @@ def products(context: Context, name: str) -> list[Product]:
         sizes = {} if client is None else images.removable_images(layout, client)
         for reference, size in sizes.items():
             listed.append(Product(kind="image", what=reference, size=size, freed=None))
-    packs = pack_path(folders, name)
-    if packs.exists():
+    if (packs := pack_path(folders, name)).exists():
         listed.append(_product("packs", packs))
-    if folders.smoke(name).exists():
-        listed.append(_product("smoke reports", folders.smoke(name)))
+    if (reports := folders.smoke(name)).exists():
+        listed.append(_product("smoke reports", reports))
     if not listed:
         rows = [row.name for row in environments(context)]
         raise ToolMissing(
@@ -86,29 +86,18 @@ def products(context: Context, name: str) -> list[Product]:
     return listed
 
 
-def _is_orphan(kernel: Kernel, name: str) -> bool:
-    """Whether the kernel of that name starts a prefix that does not exist any more."""
-    return kernel.name == name and not kernel.prefix.exists()
+def _product(kind: Kind, *paths: Path) -> Product:
+    usages = [disk_usage.measure(path) for path in paths]
+    size, freed = sum(usage.size for usage in usages), sum(usage.freed for usage in usages)
+    return Product(kind=kind, what=str(paths[0]), size=size, freed=freed)
 
 
-def _product(
-    kind: Literal["prefix", "image layout", "packs", "smoke reports"], path: Path, *more_paths: Path
-) -> Product:
-    usage = disk_usage.measure(path)
-    for other in more_paths:
-        usage += disk_usage.measure(other)
-    return Product(kind=kind, what=str(path), size=usage.size, freed=usage.freed)
-
-
-def _prefixes(context: Context, name: str) -> list[Path]:
+def _prefixes(paths: Sequence[Path], name: str) -> Iterator[Path]:
     """Where this user has installed it: a prefix of a pack belongs to whoever shipped it."""
-    paths = dict.fromkeys(prefix_registry.prefix_paths(context.folders, name))
-    installed = []
-    for path in paths:
+    for path in dict.fromkeys(paths):
         present = marker.read(path)
         if present is not None and present.name == name and not present.pack:
-            installed.append(path)
-    return installed
+            yield path
 
 
 def remove(
@@ -127,14 +116,15 @@ def remove(
         if not confirm(listed):
             return []
         with reported_steps(context.progress) as steps:
-            for product in listed:
+            for product in sorted(listed, key=lambda product: product.kind != "kernel"):
+                path = Path(product.what)
                 if product.kind == "kernel":
-                    remove_tree(Path(product.what))
+                    remove_tree(path)
                     steps.append("removed the kernel")
-            for path in _prefixes(context, name):
-                _warn_of_link(context, path)
-                prefixes.remove(path)
-                steps.append(f"removed {path}")
+                elif product.kind == "prefix":
+                    _warn_of_link(context, path)
+                    prefixes.remove(path)
+                    steps.append(f"removed {path}")
             prefix_registry.forget_prefix(folders, name)
             for path in (folders.packed, folders.images, folders.packs, folders.smoke("")):
                 _warn_of_link(context, path / name)

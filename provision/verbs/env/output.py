@@ -1,17 +1,12 @@
-"""What is printed of the environments on this machine: sizes, package trees."""
+"""What is printed of the environments on this machine: package trees."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from provision.cli.console import table, wrap
-from provision.cli.text import home_path, short_size
-from provision_runtime.report.text import format_count
-
 if TYPE_CHECKING:
     from provision.lockfile.tree import TreeNode
-    from provision.verbs.env.env import Product
 
 
 def tree_lines(roots: Sequence[TreeNode], *, width: int | None) -> list[str]:
@@ -50,22 +45,3 @@ def _node_text(node: TreeNode) -> str:
         if node.reason != "requested":
             text += f": {node.reason}"
     return text
-
-
-def product_lines(products: Sequence[Product], verb_form: str, *, width: int | None) -> list[str]:
-    """What of an environment is removed: a row each, then what that frees.
-
-    width: of the terminal.
-    """
-    rows = []
-    for product in products:
-        size = short_size(product.size) if product.size else "-"
-        freed = short_size(product.freed) if product.size else "-"
-        rows.append((product.kind, size, freed, home_path(product.what)))
-    lines = table(rows, ("kind", "size", "frees", "what"), width=width).splitlines()
-    files = [product for product in products if product.freed is not None]
-    all_freed = sum(product.freed or 0 for product in files)
-    total = f"{verb_form} {format_count(len(products), 'item')}, frees {short_size(all_freed)}"
-    if all_freed < sum(product.size for product in files):
-        total += "; the rest is shared with caches or other environments"
-    return [*lines, "", *wrap(total, width)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from datetime import date
 from pathlib import Path
 
@@ -148,7 +147,7 @@ def _from_address(context: Context, stated: str, signers: Path | None) -> tuple[
     """The address, the text of the facts there, and what shows that they are genuine. stated: the
     address that the user gave."""
     stated, _, sha256 = stated.partition("#sha256=")
-    configured = settings.facts_settings(os.environ)
+    configured = settings.facts_settings()
     if not configured and Path(lab_definition.FILE).is_file():
         configured = lab_definition.read_lab(Path.cwd()).facts
     address = stated or configured.get("address", "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -343,8 +344,8 @@ def run(
         folder=None if options["scratch"] else Path.cwd(),
     )
     dry_run = options["dry_run"]
-    variables = _announce_token(console, server) if server and not dry_run else None
-    run_or_print(console, argv, variables, dry_run=dry_run)
+    variables = _announce_token(console, server) if server and not dry_run else {}
+    run_or_print(console, argv, {**os.environ, **variables}, dry_run=dry_run)
 
 
 def _announce_token(console: Console, server: NotebookServer) -> dict[str, str]:

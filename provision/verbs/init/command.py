@@ -113,12 +113,13 @@ def _offer(console: Console, context: Context, reading: Reading, options: dict[s
     """Show a proposal, and write it if the user agrees."""
     import sys
 
+    from provision.cli.account import account_lines
     from provision.cli.console import for_stream
     from provision.cli.text import home_path
     from provision.core.errors import InvalidSpec, ProvisionError
     from provision.core.host import this_machine
     from provision.verbs.init import init as command
-    from provision.verbs.init.output import account_lines, proposal_lines, written_lines
+    from provision.verbs.init.output import proposal_lines, written_lines
 
     machine = this_machine()
     is_asking = not console.as_json and sys.stdin.isatty() and not options["yes"]

@@ -36,12 +36,13 @@ from provision.workflow.project_files import (
 )
 from provision.workflow.resolution import check_requirements, resolve
 
-PROJECTS = ("pyproject.toml", "setup.py", "setup.cfg")
+# Files of projects, and what they then have.
+PROJECTS = {"pyproject.toml": r"^\[(project|tool\.poetry)\]", "setup.py": "", "setup.cfg": ""}
 NOTHING = "nothing"
 SHOWN = 3  # lines of an error
 # The newest release that fits the machine; `latest` would be the newest, whether it fits or not.
 ANY_TORCH = ">=2.0"
-_EDITABLE = re.compile(r"(?P<name>(?:.+ @ )?)file:(?P<path>/.*)")
+_EDITABLE = re.compile(r"^(?P<name>(?:.+ @ )?)file:(?P<path>/.*)$")
 
 
 @frozen
@@ -79,10 +80,9 @@ class CudaChoice:
     note: str = ""
 
 
-def read_repository(folder: Path, choices: Choices, selection: Selection | None = None) -> Reading:
+def read_repository(folder: Path, choices: Choices, selection: Selection) -> Reading:
     """`provision init`: what a repository's files request together; without files, nothing.
     selection: the groups and extras that are taken."""
-    selection = selection or Selection()
     names = [path.name for path in folder.iterdir() if path.is_file()]
     by_file: dict[str, list[Statement]] = {}
     for name in repository.files_to_read(names):
@@ -136,10 +136,9 @@ def _require_no_other_release(lines: Iterable[str]) -> None:
         )
 
 
-def read_one(file: Path, choices: Choices, selection: Selection | None = None) -> Reading:
+def read_one(file: Path, choices: Choices, selection: Selection) -> Reading:
     """`provision import FILE`: the same of one file. Raises InvalidSpec if nothing in it was
     understood."""
-    selection = selection or Selection()
     statements = read_file(file, selection)
     selection.check()
     folder = file.absolute().parent if repository.is_usual(file.name) else Path(file.stem)
@@ -225,7 +224,7 @@ def _lab_default(context: Context) -> tuple[str, Path] | None:
     """The CUDA of the lab's machines by its lab.yml, and that file: of the lab whose environments
     these are, else of the one that the user joined."""
     folders = [context.folders.envs.parent]
-    if "envs" in (settings := folder_settings(os.environ)):
+    if "envs" in (settings := folder_settings()):
         folders.append(settings["envs"].parent)
     for folder in folders:
         if (folder / lab_definition.FILE).is_file():
@@ -277,13 +276,12 @@ def propose(
     if choice is not None:
         options.update({"cpu": True} if choice.cuda == CPU else {"cuda": choice.cuda})
         notes += [choice.note] if choice.note else []
+
+    def relative(located: re.Match[str]) -> str:
+        return f"{located['name']}file:{os.path.relpath(located['path'], folder)}"
+
     for key in {"pip", "find_links"} & options.keys():
-        texts = []
-        for text in options[key]:
-            located = _EDITABLE.fullmatch(text)
-            path = located and f"file:{os.path.relpath(located['path'], folder)}"
-            texts.append(f"{located['name']}{path}" if located else text)
-        options[key] = texts
+        options[key] = [_EDITABLE.sub(relative, text) for text in options[key]]
     spec = check_requirements(specs.combine({}, options, name=name))
     resolution = resolve(spec)
     moved, note = _with_own_torch(context, resolution)
@@ -303,13 +301,11 @@ def propose(
         content["torch"] = resolution.torch
     entries = []
     for entry in printed_entries(reading, name):
-        if entry.became.removeprefix("conda: ") in moved:
-            entry = replace(
-                entry,
-                outcome="translated",
-                became=f"pip: {conda.as_wheel(entry.became.removeprefix('conda: '))}",
-                reason="conda's package brings conda's own pytorch, and torch is a wheel",
-            )
+        package = entry.became.removeprefix("conda: ")
+        if package in moved:
+            became = f"pip: {conda.as_wheel(package)}"
+            reason = "conda's package brings conda's own pytorch, and torch is a wheel"
+            entry = replace(entry, outcome="translated", became=became, reason=reason)
         entries.append(entry)
     return Proposal(
         name=name,
@@ -355,19 +351,17 @@ def _with_own_torch(context: Context, resolution: Resolution) -> tuple[list[str]
 
 def _repository_note(name: str, reading: Reading) -> list[str]:
     """How the repository itself gets in, if it is a project and no line says so."""
-    files = [file for file in PROJECTS if (reading.folder / file).is_file()]
-    if "pyproject.toml" in files:
-        text = (reading.folder / "pyproject.toml").read_text(encoding="utf-8", errors="replace")
-        if not re.search(r"^\[(project|tool\.poetry)\]", text, re.MULTILINE):
-            files.remove("pyproject.toml")
     for requirement in reading.request.content.get("pip", ()):
         match = _EDITABLE.fullmatch(requirement)
         if match and Path(match["path"]) == reading.folder.absolute():
             return []
-    if not files:
-        return []
-    step = f"`provision add {name} -e .`, after the build, adds it as an editable"
-    return [f"{files[0]}: this repository is a project that no line requests; {step}"]
+    for file, table in PROJECTS.items():
+        path = reading.folder / file
+        text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else None
+        if text is not None and re.search(table, text, re.MULTILINE):
+            step = f"`provision add {name} -e .`, after the build, adds it as an editable"
+            return [f"{file}: this repository is a project that no line requests; {step}"]
+    return []
 
 
 def write(proposal: Proposal) -> None:

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from provision.cli.account import account_lines
-from provision.cli.console import output_width, wrap
+from provision.cli.console import output_width, wrap_line
 
 if TYPE_CHECKING:
     from provision.verbs.init.init import Proposal
 
-__all__ = ["account_lines", "proposal_lines", "written_lines"]
-
 
 def proposal_lines(proposal: Proposal) -> list[str]:
     """The spec, what it comes to, what became of each line, and what to check."""
-    resolution = proposal.resolution
+    resolution, width = proposal.resolution, output_width()
     body = [line for line in proposal.text.splitlines() if not line.startswith("#")]
     lines = [f"{proposal.name}, from {proposal.source}:", ""]
     lines += [f"  {line}" for line in body]
     device = f"CUDA {resolution.cuda}" if resolution.cuda else "CPU"
     build = f"torch {resolution.torch} for {device}, Python {resolution.python}"
     lines += ["", f"which is {build} ({resolution.source})"]
-    lines += _items(proposal.notes)
+    for note in proposal.notes:
+        lines += wrap_line(f"  - {note}", width)
     lines += account_lines(proposal.account)
     if proposal.unread_files:
         unread = ", ".join(proposal.unread_files)
-        lines += _items([f"not read: {unread}; `provision import FILE` takes another"])
+        note = f"  - not read: {unread}; `provision import FILE` takes another"
+        lines += wrap_line(note, width)
     return [*lines, ""]
 
 
@@ -37,13 +36,3 @@ def written_lines(proposal: Proposal) -> list[str]:
         f"wrote {proposal.path}; commit it in your repository",
         f"next: provision build {proposal.name}",
     ]
-
-
-def _items(texts: Sequence[str]) -> list[str]:
-    """Items of a list, as wide as the terminal."""
-    width = output_width()
-    lines = []
-    for text in texts:
-        first, *rest = wrap(text, None if width is None else width - 4)
-        lines += [f"  - {first}", *(f"    {line}" for line in rest)]
-    return lines

@@ -156,7 +156,7 @@ def folders(run: JoinRun) -> Iterator[Note]:
     else:
         yield pending(f"would write {path}")
     if run.act:
-        settings.apply_folders(os.environ)
+        settings.apply_folders()
         run.refresh()
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from provision import lockfile as locks
 from provision.cluster import pack as packs
 from provision.cluster.inventory import DEFAULT_PATH, read_inventory
-from provision.core import host, prefix_registry, process
+from provision.core import prefix_registry, process
 from provision.core.errors import IntegrityError, ProvisionError, SystemRefused, ToolMissing
 from provision.core.mirrors import path_from_url
 from provision.core.types import Lock, Prefix
@@ -260,7 +260,7 @@ def _is_tested(run: JoinRun, prefix: Prefix, is_strict: bool) -> bool:
     for target, verdict in passports.verdicts(passport):
         if target != "prefix" or verdict.get("lock_sha256") != prefix.lock_sha256:
             continue
-        if not passports.elsewhere(verdict, host.identity()):
+        if not passports.elsewhere(verdict):
             is_warning = verdict["verdict"] == model.WARN
             return verdict["verdict"] == model.PASS or (is_warning and not is_strict)
     return False

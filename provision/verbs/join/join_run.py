@@ -43,7 +43,7 @@ class JoinRun:
         """Folders and mirrors as they are once the lab's settings are written."""
         if self._context is None:
             options = merge_settings(
-                settings.mirror_settings([], os.environ),
+                settings.mirror_settings([]),
                 [parse_mirror(text, self.lab.folder) for text in self.lab.mirrors],
             )
             folders = default_folders(self.lab.envs)
@@ -70,7 +70,7 @@ class JoinRun:
         value = os.environ.get(variable)
         if value and value != str(self.lab.folders.get(key)):
             return Path(value).absolute(), variable
-        personal_folders = settings.folder_settings(os.environ, without=settings.joined_file())
+        personal_folders = settings.folder_settings(without=settings.joined_file())
         if key in personal_folders:
             return personal_folders[key], "your own settings"
         if key in self.lab.folders:

@@ -14,7 +14,6 @@ from provision.cluster.inventory import Inventory, read_inventory, select_nodes
 from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec, ProvisionError
 from provision.core.paths import LAB_FACTS
-from provision.core.types import Lock
 from provision.workflow.context import Context
 from provision.workflow.lab_definition import Cluster, Lab, LabEnvironment, read_lab
 from provision.workflow.plan import BuildRequest, make_plan
@@ -88,20 +87,13 @@ def _check_environment(context: Context, lab: Lab, environment: LabEnvironment) 
         raise InvalidSpec(f"its lock {state}", advice=advice)
     locks.require_complete(lock, plan.pins)
     if not lock.portable:
-        message, advice = _not_portable(lab, name, lock)
-        raise InvalidSpec(f"its lock is not portable: {message}", advice=advice)
-
-
-def _not_portable(lab: Lab, name: str, lock: Lock) -> tuple[str, str]:
-    """Why, and what to do."""
-    if lock.python_from == "channel":
-        local = [package.name for package in lock.packages if package.url.startswith("file:")]
-        return (
-            f"{', '.join(local) or 'packages'} are files of one machine",
-            "add each as a wheel (`provision add NAME ./FOLDER`) or by a git address",
+        message = "its Python is of the machine where it was made"
+        advice = (
+            f"where a conda channel answers: provision lock {name} --relock --python-from channel "
+            f"--envs {lab.envs}"
         )
-    return (
-        "its Python is of the machine where it was made",
-        f"where a conda channel answers: provision lock {name} --relock --python-from channel "
-        f"--envs {lab.envs}",
-    )
+        if lock.python_from == "channel":
+            local = [package.name for package in lock.packages if package.url.startswith("file:")]
+            message = f"{', '.join(local) or 'packages'} are files of one machine"
+            advice = "add each as a wheel (`provision add NAME ./FOLDER`) or by a git address"
+        raise InvalidSpec(f"its lock is not portable: {message}", advice=advice)

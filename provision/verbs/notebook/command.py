@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,11 +57,9 @@ def notebook(
     from provision.environment import jupyter_server
     from provision.workflow.kernel import add_kernel
     from provision.workflow.plan import BuildRequest
-    from provision.workflow.project import require_prefix
 
     context = context_of(console, envs, options)
-    find = partial(require_prefix, context.folders, name)
-    up_to_date(console, name, find, envs=envs, sync=sync, locked=locked)
+    up_to_date(console, name, envs=envs, sync=sync, locked=locked)
     kernel, _ = add_kernel(context, BuildRequest(name=name))
     python = jupyter_server.ensure_server(
         context.folders, context.progress, context.mirrors, update=relock
@@ -71,4 +68,4 @@ def notebook(
     if "SSH_CONNECTION" in os.environ:
         console.info("from your own machine, first: ssh -N -L PORT:127.0.0.1:PORT HOST")
     command = jupyter_server.server_command(python, kernel.name, folder.absolute(), port)
-    exec_command(command, env=jupyter_server.server_variables())
+    exec_command(command, jupyter_server.server_variables())

@@ -19,7 +19,6 @@ from provision.core.paths import make_private_directory, owner_writes_only
 from provision.core.system_errors import from_system
 from provision.core.types import Lock
 from provision.environment import portable, runtime_package
-from provision.environment.prefix import QUIET_S, QUIET_TIMEOUT_S
 from provision.workflow.context import Context
 from provision.workflow.ensure import locked_plan, require_existing_lock
 from provision.workflow.plan import BuildRequest, Plan, make_plan
@@ -184,7 +183,7 @@ def _staging(folder: Path, pack_plan: PackPlan) -> Iterator[tuple[Path, Path]]:
         yield tree, image
     except KeyboardInterrupt:
         path = folder / pack_plan.key
-        remove_leftovers_until_quiet(path, quiet_s=QUIET_S, timeout_s=QUIET_TIMEOUT_S)
+        remove_leftovers_until_quiet(path)
         raise
     except OSError as error:
         raise from_system(error, folder) from error

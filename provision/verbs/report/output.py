@@ -10,6 +10,7 @@ from provision.cli.console import table, wrap
 from provision.cli.smoke_output import phase_lines
 from provision.cli.text import plain_value
 from provision.core.documents import Passport
+from provision.environment.passport import verdicts
 from provision.report.page import products
 
 # The first digits of a digest tell it from others.
@@ -32,14 +33,11 @@ def passport_lines(passport: Mapping[str, Any], *, width: int | None) -> list[st
     for row in passport.get("warnings", ()):
         rows.append((f"warning {row['what']}", f"{row['reason']}. {row['value']}"))
     lines += ["", table(rows, ("choice", "value and reason"), width=width), ""]
-    made = products(cast(Passport, passport)).items()
+    document = cast(Passport, passport)
+    made = products(document).items()
     rows = [(what, DIGEST.sub(r"\1", text)) for what, text in made]
     lines += [table(rows, ("product", "what"), width=width), ""]
-    others = passport.get("smoke_elsewhere", ())
-    for location, result in [
-        *passport["smoke"].items(),
-        *((result["target"], result) for result in others),
-    ]:
+    for location, result in verdicts(document):
         host = result["measured_on"]["host"]
         where = result.get("elsewhere", f"on {host}") or f"here ({host})"
         started_at = result["report"].get("started_at") or "at an unknown time"

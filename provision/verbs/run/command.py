@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,13 +27,11 @@ class CommandLine(WordsBeforeOptions):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         rest = list(args)
         options = self._take_options(ctx, rest)
-        if rest and rest[0] != "--":
-            name = rest.pop(0)
-            options += self._take_options(ctx, rest)
-            if rest and rest[0] == "--":
-                rest.pop(0)
-            rest = ["--", name, *rest]
-        return super().parse_args(ctx, [*options, *rest])
+        name = [rest.pop(0)] if rest and rest[0] != "--" else []
+        options += self._take_options(ctx, rest)
+        if rest and rest[0] == "--":
+            rest.pop(0)
+        return super().parse_args(ctx, [*options, "--", *name, *rest])
 
     def leading_words(self, context: click.Context, args: list[str]) -> tuple[list[str], bool]:
         """Options and what follows them, up to a `--` that is not the command's."""
@@ -107,7 +104,6 @@ def run(
     from provision.core.paths import default_folders
     from provision.verbs.run import run as command_run
     from provision.verbs.run.recorded import record_run
-    from provision.workflow.project import require_prefix
 
     if on_hang == "requeue":
         raise InvalidSpec(
@@ -124,8 +120,7 @@ def run(
         _run_in_image(console, name, command, envs, dry_run)
         return
     folders = default_folders(envs)
-    find = partial(require_prefix, folders, name, prefix)
-    installed = up_to_date(console, name, find, envs=envs, path=prefix, dry_run=dry_run, **options)
+    installed = up_to_date(console, name, envs=envs, path=prefix, dry_run=dry_run, **options)
     launch = command_run.run_launch(installed, command, record=record)
     hang_options = parse_hang_options(hang_after, on_hang)
     watched = command_run.watched_launch(installed, command, launch.variables, *hang_options)
@@ -139,7 +134,7 @@ def run(
         has_options = any((prefix, envs, record, *options.values()))
         if not (has_options or console.narrative or starts_ranks(command)):
             record_run(folders, installed, command, launch.variables)
-    run_or_print(console, launch.argv, env=launch.variables, dry_run=dry_run)
+    run_or_print(console, launch.argv, launch.variables, dry_run=dry_run)
 
 
 def _run_in_image(
@@ -171,15 +166,12 @@ def shell(
     """
     import sys
 
-    from provision.core.paths import default_folders
     from provision.core.process import exec_command
     from provision.verbs.run import run as command_run
-    from provision.workflow.project import require_prefix
 
-    find = partial(require_prefix, default_folders(envs), name, prefix)
-    installed = up_to_date(console, name, find, envs=envs, path=prefix, **options)
+    installed = up_to_date(console, name, envs=envs, path=prefix, **options)
     interactive = sys.stdin.isatty()
     launch = command_run.shell_launch(installed, interactive=interactive)
     if interactive:
         console.info(f"{name}: leave with `exit`")
-    exec_command(launch.argv, env=launch.variables)
+    exec_command(launch.argv, launch.variables)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -72,18 +71,6 @@ def completed(*words: str) -> list[str]:
 )
 def test_shells_complete(line: str, values: list[str]) -> None:
     assert completed(*line.split(" ")) == values
-
-
-def test_packages_are_completed(lab: Path) -> None:
-    lock = "package:\n- name: numpy\n- name: torch\n"
-    (lab / "lab" / "conda-lock.yml").write_text(lock)
-    assert completed("env", "tree", "lab", "n") == ["numpy"]
-    assert completed("update", "lab", "torch", "n") == ["numpy"]
-    assert completed("update", "n") == []
-    # NAME may be left out.
-    for name in ("lab2", "other"):
-        shutil.rmtree(lab / name)
-    assert completed("update", "n") == ["numpy"]
 
 
 HELP = {"-h", "--help"}

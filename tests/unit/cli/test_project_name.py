@@ -14,15 +14,13 @@ from tests.unit.cli.test_cli import VERBS, invoke
 
 @pytest.fixture
 def project(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Two environments, `dev` (which has einops) the default; and a folder `notes`."""
+    """Two environments, `dev` the default; and a folder `notes`."""
     monkeypatch.delenv("PROVISION_ENVS", raising=False)
     monkeypatch.setenv("PROVISION_DATA", str(tmp_path / "data"))
     for name in ("dev", "lab"):
         (tmp_path / "envs" / name).mkdir(parents=True)
         (tmp_path / "envs" / name / "spec.yml").write_text('torch: "2.3"\ncpu: true\n')
-    (tmp_path / "envs" / "dev" / "conda-lock.yml").write_text(
-        "package:\n- name: einops\n- name: lab\n"
-    )
+    (tmp_path / "envs" / "dev" / "conda-lock.yml").touch()
     (tmp_path / "provision.toml").write_text('default = "dev"\n')
     (tmp_path / "notes").mkdir()
     monkeypatch.chdir(tmp_path)
@@ -68,6 +66,7 @@ def completed(line: str) -> list[str]:
         "env diff",
         "env remove --yes",
         "env tree einops",
+        "env tree nosuch",
         "kernel add",
         "image push host/a:1",
         "image run -- python",
@@ -105,7 +104,8 @@ def test_the_default_stands_for_a_name_left_out(project: Path, line: str) -> Non
         "lock --all",
         "notebook lab notes",
         "notebook nosuch",
-        "env tree nosuch",
+        "env tree nosuch einops",
+        "image push nosuch host/a:1",
         "image push lab host/a:1",
         "channel mirror lab /mnt/usb",
         "nodes check",

@@ -1,10 +1,8 @@
-"""The host: usable CPUs and memory, processes by identity, and nvidia-smi's answers (also
-the ugly ones: never a guess, and a reason if nothing is known)."""
+"""The host: usable CPUs and memory, and nvidia-smi's answers (also the ugly ones: never a guess, and
+a reason if nothing is known)."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,20 +33,6 @@ def test_memory_is_limited_by_the_tightest_group(
     assert host.available_memory(tmp_path) == 8 << 30
     monkeypatch.setattr(limits, "memory_groups", lambda root: groups)
     assert host.available_memory(tmp_path) == 2 << 30
-
-
-def test_changed_start_time_means_the_process_ended() -> None:
-    space, number, start_time = host.process_identity()
-    assert not host.has_ended([space, number, start_time])
-    assert host.has_ended([space, number, str(int(start_time) + 1)])
-    with subprocess.Popen([sys.executable, "-c", ""]) as child:
-        child.wait()
-        assert host.has_ended([space, str(child.pid), start_time])
-
-
-@pytest.mark.parametrize("identity", [[], ["?"], ["a", "b", "c"], ["other-boot/1", "1", "1"]])
-def test_invisible_process_has_not_ended(identity: list[str]) -> None:
-    assert not host.has_ended(identity)
 
 
 ANSWERS = DATA / "nvidia-smi"

@@ -139,9 +139,10 @@ def test_passwords_are_not_shown() -> None:
     assert without_login("https://me:secret@m.invalid:80/x?y") == "https://m.invalid:80/x?y"
 
 
-def test_a_quote_that_does_not_end_is_named() -> None:
+def test_a_quote_that_does_not_end_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(settings.MIRRORS, "'*=/our mirror")
     with pytest.raises(InvalidSpec, match="PROVISION_MIRRORS has no closing quotation"):
-        settings.mirror_settings((), {settings.MIRRORS: "'*=/our mirror"})
+        settings.mirror_settings(())
 
 
 def test_settings_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,12 +151,11 @@ def test_settings_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         "mirrors:\n- lab=channels/lab\n- pypi=https://file.invalid\n"
     )
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    environ = {
-        settings.MIRRORS: f"nvidia=https://variable.invalid pypi=https://variable.invalid '*={tmp_path}'",
-    }
+    variable = f"nvidia=https://variable.invalid pypi=https://variable.invalid '*={tmp_path}'"
+    monkeypatch.setenv(settings.MIRRORS, variable)
     result = {
         setting.name: setting.url
-        for setting in settings.mirror_settings(["nvidia=https://option.invalid"], environ)
+        for setting in settings.mirror_settings(["nvidia=https://option.invalid"])
     }
     assert result == {
         "nvidia": "https://option.invalid/",
@@ -176,19 +176,24 @@ def test_settings_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         ("mirrors: ['=']\n", "is not a mirror"),
     ],
 )
-def test_a_malformed_settings_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_a_malformed_settings_file_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
+) -> None:
     path = tmp_path / "mine.yml"
     path.write_text(text)
+    monkeypatch.setenv(settings.CONFIG, str(path))
     with pytest.raises(InvalidSpec, match=message):
-        settings.mirror_settings([], {settings.CONFIG: str(path)})
+        settings.mirror_settings([])
+    path.unlink()
     with pytest.raises(InvalidSpec, match="does not exist"):
-        settings.mirror_settings([], {settings.CONFIG: str(tmp_path / "none.yml")})
+        settings.mirror_settings([])
 
 
-def test_an_empty_settings_file(tmp_path: Path) -> None:
+def test_an_empty_settings_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "mine.yml"
     path.touch()
-    assert settings.mirror_settings([], {settings.CONFIG: str(path)}) == ()
+    monkeypatch.setenv(settings.CONFIG, str(path))
+    assert settings.mirror_settings([]) == ()
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def test_a_child_that_does_not_read_is_judged_by_its_status() -> None:
 def test_a_command_that_does_not_exist_leaves_our_signals() -> None:
     """A broken pipe would end us without a word."""
     with pytest.raises(ToolMissing, match="no `no-such-command` on PATH"):
-        exec_command(["no-such-command"])
+        exec_command(["no-such-command"], os.environ)
     assert signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN
 
 

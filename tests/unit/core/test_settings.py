@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import subprocess
 import sys
 import tempfile
@@ -36,7 +37,7 @@ def test_the_users_file_goes_before_the_labs_and_that_before_the_sites(
     (site / settings.FILE).write_text("data: /site\ncache: /site\ntmp: /site/{user}\n")
     (configuration / settings.JOINED).write_text("data: /lab\ncache: /lab\n")
     (configuration / settings.FILE).write_text("data: ~/mine\n")
-    assert settings.folder_settings({}) == {
+    assert settings.folder_settings() == {
         "data": Path.home() / "mine",
         "cache": Path("/lab"),
         "tmp": Path("/site") / getpass.getuser(),
@@ -82,7 +83,7 @@ def test_the_folders_of_a_user_without_a_name(configuration: Path, tmp_path: Pat
 def test_a_folder_that_is_none(configuration: Path, text: str, message: str) -> None:
     (configuration / settings.FILE).write_text(text)
     with pytest.raises(InvalidSpec, match=message):
-        settings.folder_settings({})
+        settings.folder_settings()
 
 
 def test_variables_for_temporary_files_and_uv(
@@ -90,10 +91,12 @@ def test_variables_for_temporary_files_and_uv(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", None)
     (configuration / settings.JOINED).write_text(f"tmp: {tmp_path / 'tmp'}\ncache: /lab\n")
-    without_folder: dict[str, str] = {}
-    settings.apply_folders(without_folder)
-    assert without_folder == {"UV_CACHE_DIR": "/lab/uv"}
+    for name in ("TMPDIR", "UV_CACHE_DIR"):
+        monkeypatch.setenv(name, "")  # so that what is set is taken back
+    settings.apply_folders()
+    assert (os.environ["TMPDIR"], os.environ["UV_CACHE_DIR"]) == ("", "/lab/uv")
     (tmp_path / "tmp").mkdir()
-    variables = {"UV_CACHE_DIR": "/mine"}
-    settings.apply_folders(variables)
-    assert variables == {"UV_CACHE_DIR": "/mine", "TMPDIR": str(tmp_path / "tmp")}
+    monkeypatch.setenv("UV_CACHE_DIR", "/mine")
+    settings.apply_folders()
+    folders = (os.environ["TMPDIR"], os.environ["UV_CACHE_DIR"])
+    assert folders == (str(tmp_path / "tmp"), "/mine")

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from provision.core import system_errors
-from provision.core.atomic import atomic_stream, atomic_write
 from provision.core.errors import NoSpace, SystemRefused
 from provision.core.system_errors import (
     disk_full_raises,
@@ -65,21 +64,18 @@ def test_both_files_of_a_refused_rename_are_named() -> None:
     assert (type(error), "/a -> /b" in error.message) == (SystemRefused, True)
 
 
-@pytest.mark.parametrize("writer", [atomic_write, atomic_stream])
-def test_a_failed_write_names_its_file(writer: object, tmp_path: Path) -> None:
+def test_a_failed_write_names_its_file(tmp_path: Path) -> None:
     """As a full disk, a limit of file sizes fails in write, whose error has no name."""
     code = (
         "import resource, signal; from pathlib import Path\n"
-        "from provision.core.atomic import atomic_stream, atomic_write\n"
+        "from provision.core.atomic import atomic_write\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (8, 8))\n"
         f"path = Path({str(tmp_path)!r}) / 'file'\n"
         "try:\n"
-        "    if %r == 'atomic_write': atomic_write(path, b'x' * 100)\n"
-        "    else:\n"
-        "        with atomic_stream(path) as file: file.write(b'x' * 100)\n"
+        "    atomic_write(path, b'x' * 100)\n"
         "except OSError as error: print(error.filename)\n"
-    ) % writer.__name__  # type: ignore[attr-defined]
+    )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.stdout == f"{tmp_path / 'file'}\n", result.stderr
     assert list(tmp_path.iterdir()) == []

@@ -49,10 +49,18 @@ ODD = [
     b"<<: [a]",
     b"",
 ]
+
+
+def read_settings(path: Path) -> object:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(settings.CONFIG, str(path))
+        return settings.mirror_settings(())
+
+
 READERS: dict[str, Callable[[Path], object]] = {
     "spec.yml": spec.read,
     "runners.yml": ci.read_runners,
-    "settings.yml": lambda path: settings.mirror_settings((), {settings.CONFIG: str(path)}),
+    "settings.yml": read_settings,
     "conda-lock.yml": lockfile.read,
     "lock contents": lockfile.read_file,
     "environment.yml": lambda path: lockfile.read_inputs(

@@ -246,7 +246,7 @@ def test_sizes_and_ages_are_short() -> None:
         "5.0 GiB",
     ]
     ages = [short_age(since, 200_000.0) for since in (None, 199_990, 190_000, 0)]
-    assert ages == ["-", "now", "2 h", "2 d"]
+    assert ages == ["-", "0 min", "2 h", "2 d"]
 
 
 def verdict(
@@ -269,9 +269,9 @@ NOW = 1_000_000.0
     [
         ((verdict("prefix", "pass"), verdict("image", "pass")), "", "pass"),
         ((verdict("prefix", "pass"), verdict("image", "fail")), "", "prefix: pass; image: fail"),
-        ((verdict("prefix", "pass", "on gpu07", 2 * 86400),), "", "pass on gpu07, 2 days ago"),
-        ((verdict("prefix", "pass", "on gpu07", 3700),), "", "pass on gpu07, 1 hour ago"),
-        ((verdict("prefix", "pass", "on gpu07", -9),), "", "pass on gpu07, just now"),
+        ((verdict("prefix", "pass", "on gpu07", 2 * 86400),), "", "pass on gpu07, 2 d ago"),
+        ((verdict("prefix", "pass", "on gpu07", 3700),), "", "pass on gpu07, 1 h ago"),
+        ((verdict("prefix", "pass", "on gpu07", -9),), "", "pass on gpu07, 0 min ago"),
         ((verdict("prefix", "pass", "on gpu07"),), "", "pass on gpu07"),
         (
             (

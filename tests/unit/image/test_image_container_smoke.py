@@ -64,6 +64,19 @@ def ended_process() -> list[str]:
     return identity
 
 
+def test_changed_start_time_means_the_process_ended() -> None:
+    namespace, number, start_time = processes.this_process()
+    assert not container_smoke._has_ended(f"{namespace} {number} {start_time}")
+    assert container_smoke._has_ended(f"{namespace} {number} {int(start_time) + 1}")
+
+
+@pytest.mark.parametrize("owner", ["", "?", "a b c", "other-boot/1 1 1"])
+def test_invisible_process_has_not_ended(owner: str) -> None:
+    assert not container_smoke._has_ended(owner)
+    namespace = processes.this_process()[0]
+    assert not container_smoke._has_ended(f"{namespace} x 1")
+
+
 def test_a_test_that_runs_keeps_its_container(ended_process: list[str]) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
         running, orphan = (

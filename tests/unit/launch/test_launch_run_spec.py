@@ -61,7 +61,7 @@ def test_invalid_users(written: str) -> None:
 
 def test_a_missing_docker_command_is_reported_with_the_line_to_copy() -> None:
     with pytest.raises(ToolMissing, match=r"no `no-such-docker` on PATH.*no-such-docker run 'a b'"):
-        exec_command(["no-such-docker", "run", "a b"])
+        exec_command(["no-such-docker", "run", "a b"], {})
 
 
 def served(*names: str, port: int = 8888) -> launch.NotebookServer:

@@ -205,7 +205,10 @@ def test_files_of_which_nothing_is_read_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(InvalidSpec, match=r"requirements-gpu\.txt") as caught:
         read(tmp_path, {"requirements-gpu.txt": "torch\n", "requirements-cpu.txt": "torch\n"})
     assert "provision import requirements-cpu.txt" in caught.value.advice
-    assert read_repository(tmp_path, Choices(torch="2.3")).request.content["torch"] == "2.3"
+    assert (
+        read_repository(tmp_path, Choices(torch="2.3"), Selection()).request.content["torch"]
+        == "2.3"
+    )
 
 
 @pytest.mark.parametrize(
@@ -224,7 +227,10 @@ def test_release_that_an_unread_file_names_is_not_passed_over(
     (tmp_path / file).parent.mkdir(exist_ok=True)
     with pytest.raises(InvalidSpec, match=re.escape(f"{file}:1 {line.strip()}")):
         read(tmp_path, {file: line, **others})
-    assert read_repository(tmp_path, Choices(torch="2.3")).request.content["torch"] == "2.3"
+    assert (
+        read_repository(tmp_path, Choices(torch="2.3"), Selection()).request.content["torch"]
+        == "2.3"
+    )
 
 
 @pytest.mark.parametrize(
@@ -266,7 +272,7 @@ def test_exported_pylock_comes_back_with_its_build(tmp_path: Path) -> None:
     lock = conda_lock_v1.read_file(Path(__file__).parents[3] / "conda-lock.yml")
     path = tmp_path / "pylock.toml"
     path.write_text(export_lock(lock, "lab", "pylock", "linux-64"))
-    content = read_one(path, Choices()).request.content
+    content = read_one(path, Choices(), Selection()).request.content
     stated = {key: content.get(key) for key in ("torch", "cuda", "python")}
     build = {entry.name: entry for entry in lock.for_platform("linux-64")}
     assert stated == {

@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from provision.cli.main import cli
+from provision.cli.text import removal_lines
 from provision.core.paths import Folders, default_folders
 from provision.environment import kernel as kernels
 from provision.environment import prefix as prefixes
@@ -22,7 +23,6 @@ from provision.environment.marker import Marker
 from provision.environment.marker import write as write_marker
 from provision.verbs.clean import clean
 from provision.verbs.env import env
-from provision.verbs.env.output import product_lines
 from provision.workflow.context import Context
 from tests.progress import Recorder
 
@@ -213,7 +213,8 @@ def test_what_is_removed_fits_a_terminal(size: int) -> None:
         env.Product(kind="kernel", what="/home/ann/.local/share/jupyter/kernels/lab"),
         env.Product(kind="image", what="provision/lab:6f1c2a90", size=size, freed=None),
     ]
-    lines = product_lines(products, "would remove", width=80)
+    rows = [(product.kind, product.size, product.freed, product.what) for product in products]
+    lines = removal_lines(rows, verb_form="would remove", width=80)
     assert max(map(len, lines)) <= 80
     assert lines[0].split() == ["kind", "size", "frees", "what"]
     assert [line.split()[-1] for line in lines[1:4]] == [product.what for product in products]

@@ -21,6 +21,7 @@ from provision.core.types import HostGpus
 from provision.core.yaml_text import parse_yaml
 from provision.project_files.account import Entry
 from provision.project_files.request import Choices
+from provision.project_files.toml_file import Selection
 from provision.resolver import spec as specs
 from provision.verbs.init import init
 from provision.workflow.context import Context
@@ -40,7 +41,7 @@ def context(tmp_path: Path) -> Context:
 def propose(
     tmp_path: Path, machine: HostGpus, *, name: str | None = None, choices: Choices = NO_CHOICES
 ) -> init.Proposal:
-    reading = init.read_repository(tmp_path, choices)
+    reading = init.read_repository(tmp_path, choices, Selection())
     init.require_decided(reading)
     here = context(tmp_path)
     choice = init.choose_cuda(here, reading.request, machine)
@@ -74,7 +75,7 @@ def test_cuda_that_no_file_states(
     (tmp_path / "requirements.txt").write_text(text)
     if lab:
         (tmp_path / "lab.yml").write_text(f'schema: 1\nname: x\ncontact: y\ncuda: "{lab}"\n')
-    reading = init.read_repository(tmp_path, NO_CHOICES)
+    reading = init.read_repository(tmp_path, NO_CHOICES, Selection())
     choice = init.choose_cuda(context(tmp_path), reading.request, machine)
     assert (choice.cuda if choice else "stated") == cuda
     if choice and cuda is None:
@@ -134,7 +135,7 @@ def test_typical_repositories(
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     monkeypatch.chdir(tmp_path)
-    reading = init.read_repository(tmp_path, NO_CHOICES)
+    reading = init.read_repository(tmp_path, NO_CHOICES, Selection())
     init.require_decided(reading)
     silent = dataclasses.replace(
         context(tmp_path), get_solver=lambda: conda.Solver(alias(tmp_path / "nothing"))
@@ -151,7 +152,7 @@ def test_conda_package_that_brings_its_own_torch_becomes_a_wheel(tmp_path: Path)
     timm = record("timm", "0.9.16", depends=["pytorch >=1.7", "python >=3.8"])
     records = [record("python", "3.11.1"), record("ffmpeg", "6.1"), timm]
     make_channel(tmp_path / "channels" / "conda-forge", {"linux-64": records})
-    reading = init.read_repository(tmp_path, NO_CHOICES)
+    reading = init.read_repository(tmp_path, NO_CHOICES, Selection())
     here = context(tmp_path)
     silent = dataclasses.replace(here, get_solver=lambda: conda.Solver(alias(tmp_path / "nothing")))
     offline = init.propose(silent, reading, NO_GPU)

@@ -174,16 +174,16 @@ def test_the_settings_of_a_lab_read_back(tmp_path: Path, monkeypatch: pytest.Mon
     text = joined_settings(lab)
     path = tmp_path / "joined.yml"
     path.write_text(text)
-    environ = {settings.CONFIG: str(path)}
-    assert settings.folder_settings(environ) == {**lab.folders, "envs": tmp_path / "envs"}
-    assert settings.facts_settings(environ) == {
+    monkeypatch.setenv(settings.CONFIG, str(path))
+    assert settings.folder_settings() == {**lab.folders, "envs": tmp_path / "envs"}
+    assert settings.facts_settings() == {
         "address": str(tmp_path / "facts" / "facts.json"),
         "signers": str(tmp_path / "facts_signers"),
     }
-    names = [setting.name for setting in settings.mirror_settings([], environ)]
+    names = [setting.name for setting in settings.mirror_settings([])]
     assert names == ["pypi", "*"]
     assert parse_yaml(text)["mirrors"] == list(lab.mirrors)
-    assert settings.smoke_settings(environ) == lab.smoke
+    assert settings.smoke_settings() == lab.smoke
 
 
 def test_smoke_settings_of_a_lab_are_below_those_of_spec_and_command(
