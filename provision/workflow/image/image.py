@@ -284,9 +284,9 @@ def _in_folder(client: Any, options: launch.RunOptions, folder: Path) -> launch.
                 advice=f"--mount VOLUME:{WORKSPACE} keeps what is saved in a volume there; with "
                 "--scratch nothing is kept.",
             )
-        if ":" in str(folder):
+        if "," in str(folder):
             raise InvalidSpec(
-                f"Docker cannot mount {folder}, whose path has a colon.",
+                f"Docker cannot mount {folder}, whose path has a comma.",
                 advice="Start it from another folder, or with --scratch.",
             )
         mounts = (launch.ContainerMount(source=str(folder), target=WORKSPACE), *mounts)
