@@ -46,7 +46,7 @@ class Recipe:
     @cached_property
     def provision_files(self) -> Sequence[LayerEntry]:
         """The files that provision itself adds."""
-        return own_files.provision_entries(self.runtime, self.resolution.python)
+        return own_files.provision_entries(self.runtime, self.resolution.python, self.lock.packages)
 
     @property
     def variables(self) -> dict[str, str]:

@@ -26,7 +26,13 @@ from provision.image.layers import (
     group_of,
 )
 from provision.image.oci_layout import ImageConfig
-from provision.image.own_files import COMMAND, COMMAND_SCRIPT, site_packages
+from provision.image.own_files import (
+    COMMAND,
+    COMMAND_SCRIPT,
+    COMPAT_LINK,
+    has_compat,
+    site_packages,
+)
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -239,6 +245,7 @@ def dockerfile_context(resolution: Resolution, lock: Lock) -> dict[str, Any]:
         "base": base,
         "builder": bases.pinned("builder"),
         "command": json.dumps([PYTHON]),
+        "compat": COMPAT_LINK if has_compat(lock.packages) else None,
         "copied": [group.name for group in groups],
         "conda_lock": list(CONDA_LOCK),
         "entry": COMMAND,
