@@ -45,7 +45,7 @@ from provision.image.docker import (
     unmet_requirements,
 )
 from provision.image.engine_record import record_path
-from provision.image.export import Output, check_output, export_image, parse_output
+from provision.image.export import check_output, export_image, parse_output
 from provision.image.manifest import ImageDocuments
 from provision.image.oci_layout import layer_files, remove_leftovers
 from provision.image.package_sizes import PackageChange, compare, package_sizes
@@ -75,7 +75,6 @@ __all__ = [
     "Compression",
     "ImageDocuments",
     "IndexResult",
-    "Output",
     "PackageChange",
     "PushResult",
     "Recipe",

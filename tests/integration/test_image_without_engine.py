@@ -273,7 +273,7 @@ def test_plan_says_what_a_build_does_with_the_image(
     assert ensure_image(context, plan, lock, prefix, None) == (made, False)
     output = export.parse_output(f"oci:{tmp_path / 'out'}")
     step = image_step(context, plan, None, [output])
-    assert (step.action, step.detail) == ("make", f"{made.reference} exists: write {output}")
+    assert (step.action, step.detail) == ("make", f"{made.reference} exists: write oci:{output}")
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")
     assert image_step(context, plan, None).action == "make"
     on_engine = plan_on("debian:12", context, lock, prefix)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from provision import image as images
 from provision import launch, render
@@ -26,7 +26,6 @@ from provision.workflow.image.image import (
     JobSize,
     ensure_base,
     ensure_image,
-    goes_to_engine,
     image_reference,
     image_step,
     render_job,
@@ -35,25 +34,16 @@ from provision.workflow.passport import write_passport
 from provision.workflow.plan import BuildRequest, Plan, PlanStep, make_plan
 
 
-def goes_to_this_engine(outputs: Sequence[images.Output], platform: Platform) -> bool:
-    """Whether an image gets into the engine: only one for this machine's platform.
-
-    Raises InvalidSpec if another should get there.
-    """
-    if platform == build_platform():
-        return goes_to_engine(outputs)
-    if any(output.path is None for output in outputs):
-        raise InvalidSpec(
-            f"The engine of this machine does not run images for {platform}, so it gets none.",
-            advice="Name a path with --output, or no output: `image push --platform` needs none.",
-        )
-    return False
+def goes_to_this_engine(outputs: Sequence[Path], platform: Platform) -> bool:
+    """Whether an image gets into the engine: not where outputs are named, nor for another machine's
+    platform."""
+    return not outputs and platform == build_platform()
 
 
 def preview(
     context: Context,
     request: BuildRequest,
-    outputs: Sequence[images.Output],
+    outputs: Sequence[Path],
     platform: Platform,
 ) -> PlanStep:
     """What `build` would do. Raises what `build` would raise before its first change."""
@@ -62,8 +52,7 @@ def preview(
         client = images.require_engine(ALTERNATIVE)
     plan = make_plan(context, request)
     check_buildable(context, plan)
-    paths = [output.path for output in outputs if output.path is not None]
-    for path in paths:
+    for path in outputs:
         images.check_output(path)
     if platform != build_platform():
         lock = locks.read(require_existing_lock(plan).path, platform)
@@ -75,18 +64,16 @@ def preview(
 def build(
     context: Context,
     request: BuildRequest,
-    outputs: Sequence[images.Output],
+    outputs: Sequence[Path],
     platform: Platform,
 ) -> tuple[Plan, Image, bool]:
     """The image of an environment with a current lock; whether it was made or loaded now.
 
     Installs a missing prefix.
 
-    outputs: where the image goes besides the data folder; empty means the engine. Paths need no
-    engine. platform: one that the lock has packages for.
+    outputs: where the image goes instead of the engine. platform: one that the lock has packages for.
     """
-    paths = [output.path for output in outputs if output.path is not None]
-    for path in paths:
+    for path in outputs:
         images.check_output(path)
     to_engine = goes_to_this_engine(outputs, platform)
     is_foreign = platform != build_platform()
@@ -104,7 +91,7 @@ def build(
         image, is_new = ensure_image(context, plan, image_lock, prefix, client, to_engine=to_engine)
         write_passport(context, plan, lock, prefix, image=None if is_foreign else image)
         with reported_steps(context.progress) as steps:
-            for path in paths:
+            for path in outputs:
                 images.export_image(image, path)
                 steps.append(f"wrote oci:{path}")
         return plan, image, is_new

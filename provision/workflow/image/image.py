@@ -42,7 +42,7 @@ class JobSize:
 
 
 def image_step(
-    context: Context, plan: Plan, client: Any | None, outputs: Sequence[images.Output] = ()
+    context: Context, plan: Plan, client: Any | None, outputs: Sequence[Path] = ()
 ) -> PlanStep:
     """What a build does with the image. Asks the engine only if there is an image that may be
     current.
@@ -68,9 +68,9 @@ def image_step(
     image = images.matching_image(_recipe(plan, lock, base, image_code(context, plan)), layout)
     if image is None:
         return to_make
-    details = [f"write {output}" for output in outputs if output.path is not None]
+    details = [f"write oci:{output}" for output in outputs]
     location = str(layout)
-    if client is not None and goes_to_engine(outputs):
+    if client is not None and not outputs:
         location = "the Docker engine"
         if not images.is_loaded(image, client):
             details.append("load it into the Docker engine")
@@ -78,10 +78,6 @@ def image_step(
         detail = f"{image.reference} exists: {', '.join(details)}"
         return PlanStep(stage="image", action="make", detail=detail)
     return PlanStep(stage="image", action="keep", detail=f"{image.reference} is in {location}")
-
-
-def goes_to_engine(outputs: Sequence[images.Output]) -> bool:
-    return not outputs or any(output.path is None for output in outputs)
 
 
 @owner_writes_only()
