@@ -215,12 +215,6 @@ def image_config(
     }
 
 
-def is_ours(steps: Sequence[str]) -> bool:
-    """Whether we made an image, by the steps of its history. An image that is built on ours
-    inherits our labels, and adds a step."""
-    return bool(steps) and all(step.startswith(_STEP) for step in steps)
-
-
 # The Dockerfile
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from provision.adapters.docker import (
@@ -103,29 +103,24 @@ def _base_image(client: Client, reference: str, image: Any) -> BaseImage:
 
 
 def config_digest_in(archive: Iterable[bytes]) -> str | None:
-    """The digest of the config of the image in an archive by `docker save`; None if the archive has
-    no manifest.json, or several images."""
-    digests = {}
-    manifest = None
+    """The digest of the config of the image in an archive by `docker save`, by which its files are
+    named; None if the archive has no manifest.json, or several images."""
     try:
         with tar.open_stream(archive) as members:
             for member in members:
-                if not member.isreg() or member.size > DOCUMENT_LIMIT:
-                    continue
-                file = members.extractfile(member)
-                assert file is not None
-                content = file.read()
-                digests[member.name] = f"sha256:{hashlib.sha256(content).hexdigest()}"
-                if member.name == "manifest.json":
-                    manifest = parse_document(content, "docker-archive")
+                if member.name == "manifest.json" and member.size <= DOCUMENT_LIMIT:
+                    file = members.extractfile(member)
+                    assert file is not None
+                    rows = parse_document(file.read(), "docker-archive")
+                    name = PurePosixPath(rows[0]["Config"]).name if len(rows) == 1 else ""
+                    match = re.fullmatch(r"([0-9a-f]{64})(\.json)?", name)
+                    return f"sha256:{match[1]}" if match else None
     except tar.UNREADABLE as error:  # InvalidDocument is a ValueError, and among them
         raise IntegrityError(
             f"The archive that the engine saved cannot be read: {error}.",
             advice="Load or pull the image again.",
         ) from error
-    if manifest is None or len(manifest) != 1:
-        return None
-    return digests.get(manifest[0]["Config"])
+    return None
 
 
 # Our images

@@ -16,7 +16,6 @@ import stat
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from io import FileIO
 from pathlib import Path
 from typing import IO, cast
 
@@ -172,7 +171,7 @@ class _BlobWriter:
         self._hash = hashlib.sha256()
         self.size = 0
 
-    def write(self, data: bytes | memoryview) -> None:
+    def write(self, data: bytes) -> None:
         self._hash.update(data)
         self._file.write(data)
         self.size += len(data)
@@ -205,7 +204,6 @@ def write_layer(
 ) -> Layer:
     """Write one layer into a layout's blobs, with the folders above its entries. Entries must be
     sorted by path."""
-    buffer = memoryview(bytearray(CHUNK))
     with _BlobWriter(blobs / f".{group}") as blob:
         for entry in with_parent_folders(entries):
             blob.write(
@@ -222,8 +220,7 @@ def write_layer(
                 blob.write(entry.content)
                 advance(entry.size)
             elif entry.source is not None:
-                with entry.source.open("rb", buffering=0) as file:
-                    _copy_file(entry, file, blob, buffer, advance)
+                _copy_file(entry, entry.source, blob, advance)
             blob.write(tar.padding(entry.size))
         blob.write(tar.END)
         return Layer(group=group, digest=blob.commit(blobs), size=blob.size)
@@ -248,28 +245,23 @@ def with_parent_folders(entries: Sequence[LayerEntry]) -> list[LayerEntry]:
 
 
 def _copy_file(
-    entry: LayerEntry,
-    file: FileIO,
-    blob: _BlobWriter,
-    buffer: memoryview,
-    advance: Callable[[int], None],
+    entry: LayerEntry, source: Path, blob: _BlobWriter, advance: Callable[[int], None]
 ) -> None:
-    digest = hashlib.sha256()
-    remaining = entry.size
-    while remaining > 0 and (count := file.readinto(buffer)):
-        chunk = buffer[: min(count, remaining)]
+    digest, size = hashlib.sha256(), 0
+    for chunk in tar.file_chunks(source):
+        size += len(chunk)
+        if size > entry.size:
+            break
         blob.write(chunk)
         digest.update(chunk)
         advance(len(chunk))
-        remaining -= count
-    has_grown = entry.size > 0 and bool(file.read(1))
-    if remaining != 0 or has_grown:
+    if size != entry.size:
         raise IntegrityError(
-            f"{entry.source} changed while it was read.", advice="Run the same command again."
+            f"{source} changed while it was read.", advice="Run the same command again."
         )
     if digest.hexdigest() != entry.sha256:
         raise IntegrityError(
-            f"{entry.source} is not the file of its package: its hash is another.",
+            f"{source} is not the file of its package: its hash is another.",
             advice="A file of the environment was edited, which shares it with a cache of packages. Run "
             "`provision env remove`, `uv cache clean PACKAGE`, and build again.",
         )

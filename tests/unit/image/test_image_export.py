@@ -63,7 +63,7 @@ def test_what_is_there_is_never_replaced(image: Image, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     before = contents(tmp_path)
     for name in ("layout", "home", "file"):
-        with pytest.raises(InUse, match="is not an empty folder.*rm -r"):
+        with pytest.raises(InUse, match=r"is not an empty folder.*rm -r"):
             export.export_image(image, tmp_path / name)
     assert contents(tmp_path) == before
 
