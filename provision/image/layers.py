@@ -21,13 +21,13 @@ from typing import IO, cast
 
 from packaging.utils import canonicalize_name
 
+from provision.catalog.data_files import load
 from provision.core import tar
 from provision.core.dataclass import frozen
 from provision.core.errors import IntegrityError
 from provision.core.tar import CHUNK, Kind
 from provision.core.types import Layer, LockedPackage
 
-LARGE = 5_000_000
 # Groups with a part of their own in a build: every other conda package, our files, and the project's.
 PYTHON_GROUP, PROVISION_GROUP, CODE_GROUP = "python", "provision", "code"
 BASE_GROUP = "base"
@@ -53,44 +53,17 @@ class LayerGroup:
     the files of a wheel must have."""
 
     name: str
-    conda: tuple[str, ...] = ()
-    wheels: tuple[str, ...] = ()
+    conda: Sequence[str] = ()
+    wheels: Sequence[str] = ()
     at_least: int = 0
     reason: str
 
 
-_CUDA = ("cuda-*", "cudatoolkit", "cudnn", "cusparselt", "nccl", "libmagma*", "magma*")
-_LIBRARIES = (
-    "cublas cudnn cudss cufft cufile curand cusolver cusparse "
-    "npp nvfatbin nvjitlink nvjpeg nvptxcompiler nvvm"
-)
 # The base lies below all of them. A package belongs to the first group that matches it. The order
 # goes from what is large and changes least to what is small and changes most, because an engine
 # shares a layer between images only if all layers below it are the same.
-GROUPS = (
-    LayerGroup(
-        name="cuda",
-        conda=(*_CUDA, *(f"lib{name}*" for name in _LIBRARIES.split())),
-        wheels=("nvidia-*", "cuda-*"),
-        reason="gigabytes, the same for each torch of one CUDA",
-    ),
-    LayerGroup(
-        name="torch",
-        conda=("pytorch", "pytorch-*", "libtorch", "triton", "torchtriton"),
-        wheels=("torch", "triton"),
-        reason="gigabytes, changes with torch only",
-    ),
-    LayerGroup(name=PYTHON_GROUP, conda=("*",), reason="changes with Python's patch release"),
-    LayerGroup(
-        name="large",
-        wheels=("*",),
-        at_least=LARGE,
-        reason="5 MB or more each, left alone by changes of the small ones",
-    ),
-    LayerGroup(name="rest", wheels=("*",), reason="small, changes often"),
-    LayerGroup(name=PROVISION_GROUP, reason="changes with provision itself"),
-    LayerGroup(name=CODE_GROUP, reason="the project's own files, changes with each commit"),
-)
+GROUPS = tuple(LayerGroup(**row) for row in load("layer_groups.yml"))
+LARGE = max(group.at_least for group in GROUPS)
 
 
 def group_of(package: LockedPackage, size: int = 0) -> str:
