@@ -20,7 +20,7 @@ from provision.image.base import (
     is_on_disk,
     parse_engine_reference,
 )
-from provision.image.build import build_image, built_image, find_image, matching_image
+from provision.image.build import build_image, built_image, find_image
 from provision.image.cache_key import Recipe
 from provision.image.code import Code, has_code, read_code
 from provision.image.compress import Compression, compress_image
@@ -36,9 +36,7 @@ from provision.image.cuda_copies import base_cuda, cuda_copies
 from provision.image.disk_base import read_disk_base, read_layout
 from provision.image.docker import (
     find_engine_base,
-    is_loaded,
     load_image,
-    present_engine_base,
     removable_images,
     remove_images,
     runnable_name,
@@ -100,16 +98,13 @@ __all__ = [
     "has_image",
     "image_reference",
     "image_sbom",
-    "is_loaded",
     "is_on_disk",
     "layer_files",
     "load_image",
-    "matching_image",
     "package_sizes",
     "parse_engine_reference",
     "parse_output",
     "parse_registry_reference",
-    "present_engine_base",
     "provenance",
     "push_image",
     "push_index",

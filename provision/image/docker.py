@@ -69,13 +69,6 @@ def find_engine_base(client: Client, name: str | None, progress: Progress) -> Ba
     return _base_image(client, reference, image)
 
 
-def present_engine_base(client: Client, name: str | None) -> BaseImage | None:
-    """The same, or None if the engine would have to pull it."""
-    reference = chosen_base(name)
-    image = get_image(client, reference)
-    return None if image is None else _base_image(client, reference, image)
-
-
 def _base_image(client: Client, reference: str, image: Any) -> BaseImage:
     platform = build_platform()
     attributes = image.attrs
@@ -139,11 +132,6 @@ def load_image(image: Image, client: Client, progress: Progress) -> bool:
         engine_id = send_image(image, client, progress)
     _tag_as_ours(image, client, engine_id, progress, is_new=is_new)
     return is_new
-
-
-def is_loaded(image: Image, client: Client) -> bool:
-    """Whether the engine has our image."""
-    return _find_in_engine(image, client) is not None
 
 
 def _tag_as_ours(

@@ -27,7 +27,6 @@ from provision.workflow.image.image import (
     ensure_base,
     ensure_image,
     image_reference,
-    image_step,
     render_job,
 )
 from provision.workflow.passport import write_passport
@@ -47,9 +46,8 @@ def preview(
     platform: Platform,
 ) -> PlanStep:
     """What `build` would do. Raises what `build` would raise before its first change."""
-    client = None
     if goes_to_this_engine(outputs, platform):
-        client = images.require_engine(ALTERNATIVE)
+        images.require_engine(ALTERNATIVE)
     plan = make_plan(context, request)
     check_buildable(context, plan)
     for path in outputs:
@@ -58,7 +56,7 @@ def preview(
         lock = locks.read(require_existing_lock(plan).path, platform)
         detail = f"make an image for {platform} of {len(lock.packages)} packages"
         return PlanStep(stage="image", action="make", detail=detail)
-    return image_step(context, plan, client, outputs)
+    return plan.image_step(outputs)
 
 
 def build(
