@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
+from itertools import takewhile
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -262,11 +263,9 @@ def runnable_name(client: Client, layout: Path, reference: str) -> str:
     if tagged is None or tagged.id in record.images:
         return reference
     lock_prefix = reference.rpartition(":")[2]
-    for image_id in reversed(record.images):
-        candidate = get_image(client, image_id)
-        if candidate is not None and candidate.labels.get(LOCK_LABEL, "").startswith(lock_prefix):
-            return image_id
-    return reference
+    candidates = filter(None, (get_image(client, row) for row in reversed(record.images)))
+    ours = (it.id for it in candidates if it.labels.get(LOCK_LABEL, "").startswith(lock_prefix))
+    return next(ours, reference)
 
 
 def removable_images(layout: Path, client: Client) -> dict[str, int]:
@@ -274,12 +273,12 @@ def removable_images(layout: Path, client: Client) -> dict[str, int]:
     user's provision made and that still name its images, and the ids of its images without a tag."""
     record = read_record(layout, engine_identity(client))
     sizes = {}
-    for name, image_id in (*record.references.items(), *((row, row) for row in record.images)):
+    for name in (*record.references, *record.images):
         present = get_image(client, name)
         if present is None:
             continue
-        is_removable = present.id == image_id if name in record.references else not present.tags
-        if is_removable:
+        expected = record.references.get(name)
+        if present.id == expected or (expected is None and not present.tags):
             sizes[name] = int(present.attrs["Size"])
     return sizes
 
@@ -315,12 +314,8 @@ def _shared_layers(image: Image, client: Client) -> int:
         candidate = get_image(client, image_id)
         if candidate is None:
             continue
-        shared = 0
-        for digest, other in zip(digests, candidate.attrs["RootFS"]["Layers"], strict=False):
-            if digest != other:
-                break
-            shared += 1
-        most = max(most, shared)
+        pairs = zip(digests, candidate.attrs["RootFS"]["Layers"], strict=False)
+        most = max(most, sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)))
     return most
 
 

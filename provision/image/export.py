@@ -36,16 +36,12 @@ def export_image(image: Image, path: Path) -> None:
     check_output(path)
     # Blobs never change, so hard links are enough where both are on one file system. Corrupt blobs
     # are never passed on. The folder may hold blobs of other images.
-    digests = dict.fromkeys(
-        [image.manifest_digest, image.image_id, *(layer.digest for layer in image.layers)]
-    )
-    for digest in digests:
-        if not oci_layout.blob(image.layout, digest).is_file():
-            raise oci_layout.corrupt_blob(oci_layout.blob(image.layout, digest))
-    for digest in layer_cache.quarantine_corrupt(image.layout, list(digests)):
+    oci_layout.read_image(image)
+    digests = [image.manifest_digest, image.image_id, *(layer.digest for layer in image.layers)]
+    for digest in layer_cache.quarantine_corrupt(image.layout, digests):
         raise oci_layout.corrupt_blob(oci_layout.blob(image.layout, digest))
     with disk_full_raises(path), oci_layout.staging(path) as new:
-        for digest in digests:
+        for digest in dict.fromkeys(digests):
             layer_cache.link_or_copy(
                 oci_layout.blob(image.layout, digest), oci_layout.blob(new, digest)
             )

@@ -119,13 +119,12 @@ def image_contract(
             )
         values = launch.file_context(plan.resolution, image_reference(plan, options))
         return render.render_contract(format, values, remake=remake, templates=plan.templates)
-    if format not in launch.PREFIX_FORMATS:
-        require_script(context, plan, command, options.mounts)
     environment: launch.Environment
     if format in launch.PREFIX_FORMATS:
         prefix = prefix_path(context.folders, plan.name)
         environment = launch.PrefixEnvironment(path=PurePosixPath(prefix))
     else:
+        require_script(context, plan, command, options.mounts)
         environment = launch.ImageEnvironment(reference=image_reference(plan, options))
     job = launch.JobSpec(
         name=launch.dns_label(plan.name),
