@@ -112,6 +112,7 @@ def user(tmp_path_factory: pytest.TempPathFactory, packaged_python: Path) -> Hom
 
 
 def build(user: Home, platform: str) -> dict[str, Any]:
+    shutil.rmtree(user.root / platform, ignore_errors=True)
     return user.json(
         "image", "build", NAME, "--platform", platform, "--output", f"oci:{user.root / platform}"
     )
