@@ -20,7 +20,7 @@ from provision.image.base import (
     is_on_disk,
     parse_engine_reference,
 )
-from provision.image.build import build_image, built_image, find_image, matching_image
+from provision.image.build import build_image, built_image, find_image
 from provision.image.cache_key import Recipe
 from provision.image.code import Code, has_code, read_code
 from provision.image.compress import Compression, compress_image
@@ -36,16 +36,14 @@ from provision.image.cuda_copies import base_cuda, cuda_copies
 from provision.image.disk_base import read_disk_base, read_layout
 from provision.image.docker import (
     find_engine_base,
-    is_loaded,
     load_image,
-    present_engine_base,
     removable_images,
     remove_images,
     runnable_name,
     unmet_requirements,
 )
 from provision.image.engine_record import record_path
-from provision.image.export import Output, check_output, export_image, parse_output
+from provision.image.export import check_output, export_image, parse_output
 from provision.image.manifest import ImageDocuments
 from provision.image.oci_layout import layer_files, remove_leftovers
 from provision.image.package_sizes import PackageChange, compare, package_sizes
@@ -75,7 +73,6 @@ __all__ = [
     "Compression",
     "ImageDocuments",
     "IndexResult",
-    "Output",
     "PackageChange",
     "PushResult",
     "Recipe",
@@ -101,16 +98,13 @@ __all__ = [
     "has_image",
     "image_reference",
     "image_sbom",
-    "is_loaded",
     "is_on_disk",
     "layer_files",
     "load_image",
-    "matching_image",
     "package_sizes",
     "parse_engine_reference",
     "parse_output",
     "parse_registry_reference",
-    "present_engine_base",
     "provenance",
     "push_image",
     "push_index",

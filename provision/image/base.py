@@ -100,30 +100,18 @@ def check_base(reference: str, layers: Sequence[Path], glibc: str) -> None:
     2.28. Raises InvalidSpec if the base is unsuitable, IntegrityError if a layer is not an archive.
     """
     contents = read_files(layers, LIBC, noticed=SHELLS)
-    versions = []
-    for content in contents.files.values():
-        match = BANNER.search(content)
-        if match:
-            versions.append(match[1].decode())
-    advice = (
-        "Choose another base with --base: Debian, Ubuntu or a similar distribution that is not "
-        "older than this."
+    banners = filter(None, map(BANNER.search, contents.files.values()))
+    version = max((banner[1].decode() for banner in banners), key=version_key, default=None)
+    if version is None:
+        problem = "no glibc, which every build of PyTorch needs (Alpine has musl)"
+    elif version_key(version) < version_key(glibc):
+        problem = f"glibc {version}, but the environment was locked for {glibc} or newer"
+    elif not contents.noticed:
+        problem = "no /bin/sh, with which commands of packages start"
+    else:
+        return
+    raise InvalidSpec(
+        f"The base {reference} has {problem}.",
+        advice="Choose another base with --base: Debian, Ubuntu or a similar distribution that is not "
+        "older than this.",
     )
-    if not versions:
-        raise InvalidSpec(
-            f"The base {reference} has no glibc, which every build of PyTorch needs (Alpine has "
-            "musl).",
-            advice=advice,
-        )
-    version = max(versions, key=version_key)
-    if version_key(version) < version_key(glibc):
-        raise InvalidSpec(
-            f"The base {reference} has glibc {version}, but the environment was locked for "
-            f"{glibc} or newer.",
-            advice=advice,
-        )
-    if not contents.noticed:
-        raise InvalidSpec(
-            f"The base {reference} has no /bin/sh, with which commands of packages start.",
-            advice=advice,
-        )

@@ -18,25 +18,16 @@ from provision.image.oci_layout import LayoutManifest
 RECIPE = "org.provision.recipe"
 
 
-def matching_image(recipe: Recipe, layout: Path) -> Image | None:
-    """The image that `find_image` returns if no layer is corrupt: no layer is read, and nothing is
-    removed."""
-    manifest = oci_layout.read(layout)
-    if manifest is None or manifest.annotations.get(RECIPE) != recipe.digest:
-        return None
-    return _image(recipe.resolution.spec.name, layout, manifest)
-
-
 def find_image(recipe: Recipe, layout: Path, progress: Progress) -> Image | None:
     """The image in `layout`, if building it now would give the same image.
 
     Only layers whose files changed are read. Corrupt layers are reported and removed, so that the
     next build makes them again.
     """
-    image = matching_image(recipe, layout)
-    if image is None:
+    manifest = oci_layout.read(layout)
+    if manifest is None or manifest.annotations.get(RECIPE) != recipe.digest:
         return None
-    corrupt = layer_cache.quarantine_corrupt(layout, [layer.digest for layer in image.layers])
+    corrupt = layer_cache.quarantine_corrupt(layout, [layer.digest for layer in manifest.layers])
     for digest in corrupt:
         progress.warn(
             f"the layer {digest[:19]} in {layout} is corrupt: it does not match its digest and is "
@@ -46,7 +37,7 @@ def find_image(recipe: Recipe, layout: Path, progress: Progress) -> Image | None
         return None
     # A build that was killed right after it finished left the layout that it replaced.
     oci_layout.remove_leftovers(layout)
-    return image
+    return _image(recipe.resolution.spec.name, layout, manifest)
 
 
 def built_image(layout: Path, name: str) -> Image | None:

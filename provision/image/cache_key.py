@@ -7,14 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
 
-from provision.adapters.installed_files import without_folder
 from provision.catalog import required_glibc
 from provision.core import tar
-from provision.core.container import PREFIX
-from provision.core.credentials import without_credentials
 from provision.core.dataclass import frozen
 from provision.core.platforms import Platform
-from provision.core.types import Layer, Lock, LockedPackage, Resolution
+from provision.core.types import Layer, Lock, Resolution
 from provision.image import config, layers, oci_layout, own_files
 from provision.image.base import BaseImage
 from provision.image.code import Code
@@ -46,7 +43,7 @@ class Recipe:
     @cached_property
     def provision_files(self) -> Sequence[LayerEntry]:
         """The files that provision itself adds."""
-        return own_files.provision_entries(self.runtime, self.resolution.python)
+        return own_files.provision_entries(self.runtime, self.resolution.python, self.lock.packages)
 
     @property
     def variables(self) -> dict[str, str]:
@@ -87,18 +84,9 @@ class Recipe:
 
     @property
     def packages_digest(self) -> str:
-        """Equal for equal package layers, however they are cut; known before packages are installed."""
-        return _digest_of(
-            {
-                "built_on": self.built_on,
-                "epoch": self.epoch,
-                "groups": [asdict(group) for group in layers.GROUPS],
-                "packages": sorted(_identity(package) for package in self.lock.packages),
-                "prefix": PREFIX,
-                "python": self.resolution.python,
-                "version": LAYER_VERSION,
-            }
-        )
+        """Equal for equal package layers; known before packages are installed."""
+        groups = [asdict(group) for group in layers.GROUPS]
+        return _digest_of([LAYER_VERSION, groups, self.lock.sha256, self.epoch, self.built_on])
 
     def layer_key(self, entries: Iterable[LayerEntry]) -> str:
         """The cache key of a layer: equal for equal bytes, in every environment."""
@@ -115,16 +103,3 @@ def _content(entries: Iterable[LayerEntry]) -> list[tuple[str, int, str, str]]:
 
 def _digest_of(document: object) -> str:
     return hashlib.sha256(oci_layout.canonical(document)).hexdigest()
-
-
-def _identity(package: LockedPackage) -> list[str]:
-    """A wheel is identified by its hash, a conda package also by the lock's other fields, because
-    they get into conda-meta; of a local channel's address, only its end does."""
-    identity = [package.manager, package.name, package.version, package.sha256 or package.url]
-    if package.manager == "pip":
-        return identity
-    if package.url.startswith("file:"):
-        url = without_folder(package.url, parts=2)
-    else:
-        url = without_credentials(package.url)
-    return [*identity, package.build, package.md5 or "", url, *package.depends]

@@ -26,7 +26,13 @@ from provision.image.layers import (
     group_of,
 )
 from provision.image.oci_layout import ImageConfig
-from provision.image.own_files import COMMAND, COMMAND_SCRIPT, site_packages
+from provision.image.own_files import (
+    COMMAND,
+    COMMAND_SCRIPT,
+    COMPAT_LINK,
+    has_compat,
+    site_packages,
+)
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -209,12 +215,6 @@ def image_config(
     }
 
 
-def is_ours(steps: Sequence[str]) -> bool:
-    """Whether we made an image, by the steps of its history. An image that is built on ours
-    inherits our labels, and adds a step."""
-    return bool(steps) and all(step.startswith(_STEP) for step in steps)
-
-
 # The Dockerfile
 
 
@@ -239,6 +239,7 @@ def dockerfile_context(resolution: Resolution, lock: Lock) -> dict[str, Any]:
         "base": base,
         "builder": bases.pinned("builder"),
         "command": json.dumps([PYTHON]),
+        "compat": COMPAT_LINK if has_compat(lock.packages) else None,
         "copied": [group.name for group in groups],
         "conda_lock": list(CONDA_LOCK),
         "entry": COMMAND,

@@ -19,38 +19,34 @@ _AFFIXES = re.compile(r"^(nvidia-)?(cuda-|lib)?|-cu\d+$")
 def cuda_copies(packages: Iterable[LockedPackage]) -> str | None:
     """A sentence about the second copy of CUDA's libraries in an environment; None if there is one
     copy or none."""
-    needed_by_torch: set[str] = set()
-    torch_managers = set()
-    libraries: dict[str, list[LockedPackage]] = {}
-    for package in packages:
-        name = canonicalize_name(package.name)
-        if name in TORCH:
-            torch_managers.add(package.manager)
-            for text in package.depends:
-                needed_by_torch.add(canonicalize_name(re.split(r"[\s;<>=!~\[(]", text)[0]))
-        if group_of(package) == "cuda":
-            library = "cublas" if name == TOOLKIT else _AFFIXES.sub("", name)
-            libraries.setdefault(library, []).append(package)
-    cuda_packages = [package for copies in libraries.values() for package in copies]
-    of_torch = [package for package in cuda_packages if package.manager in torch_managers]
-    direct = [package for package in of_torch if canonicalize_name(package.name) in needed_by_torch]
+    packages = list(packages)
+    torch = [package for package in packages if canonicalize_name(package.name) in TORCH]
+    texts = [text for package in torch for text in package.depends]
+    needed = {canonicalize_name(re.split(r"[\s;<>=!~\[(]", text)[0]) for text in texts}
+    managers = {package.manager for package in torch}
+    cuda = [package for package in packages if group_of(package) == "cuda"]
+    of_torch = [package for package in cuda if package.manager in managers]
+    direct = [package for package in of_torch if canonicalize_name(package.name) in needed]
     origins = {_origin(package) for package in direct or of_torch}
-    used: set[str] = set()
-    extra: set[str] = set()
-    for copies in libraries.values():
-        others = [package for package in copies if _origin(package) not in origins]
-        if others and len(others) < len(copies):
-            extra.update(f"{package.name} ({package.manager})" for package in others)
-            rest = [package for package in copies if package not in others]
-            used.update(f"{package.name} ({package.manager})" for package in rest)
-    if not extra:
+    used = [package for package in cuda if _origin(package) in origins]
+    unused = [package for package in cuda if _origin(package) not in origins]
+    twice = set(map(_library, used)) & set(map(_library, unused))
+    if not twice:
         return None
-    first = min(extra).partition(" ")[0]
-    return (
-        f"the image holds CUDA libraries twice: torch uses {', '.join(sorted(used))}, and not "
-        f"{', '.join(sorted(extra))}. To drop the second copy, leave out or replace what needs it: "
-        f"`provision env tree NAME {first}` shows that"
+    kept, extra = (
+        sorted({f"{it.name} ({it.manager})" for it in copies if _library(it) in twice})
+        for copies in (used, unused)
     )
+    return (
+        f"the image holds CUDA libraries twice: torch uses {', '.join(kept)}, and not "
+        f"{', '.join(extra)}. To drop the second copy, leave out or replace what needs it: "
+        f"`provision env tree NAME {extra[0].partition(' ')[0]}` shows that"
+    )
+
+
+def _library(package: LockedPackage) -> str:
+    name = canonicalize_name(package.name)
+    return "cublas" if name == TOOLKIT else _AFFIXES.sub("", name)
 
 
 def _origin(package: LockedPackage) -> str:

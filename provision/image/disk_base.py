@@ -33,8 +33,8 @@ def read_disk_base(reference: str, platform: Platform | None = PLATFORM) -> Base
         reference=image.name or image.config_digest,
         digest=image.config_digest,
         size=sum(path.stat().st_size for path in paths),
-        diff_ids=image.diff_ids,
-        environment=image.environment,
+        diff_ids=tuple(image.config["rootfs"]["diff_ids"]),
+        environment=tuple(image.settings.get("Env") or ()),
         archive=lambda: _layer_archive(paths),
     )
 

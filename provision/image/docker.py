@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
-from pathlib import Path
+from itertools import takewhile
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from provision.adapters.docker import (
@@ -69,13 +70,6 @@ def find_engine_base(client: Client, name: str | None, progress: Progress) -> Ba
     return _base_image(client, reference, image)
 
 
-def present_engine_base(client: Client, name: str | None) -> BaseImage | None:
-    """The same, or None if the engine would have to pull it."""
-    reference = chosen_base(name)
-    image = get_image(client, reference)
-    return None if image is None else _base_image(client, reference, image)
-
-
 def _base_image(client: Client, reference: str, image: Any) -> BaseImage:
     platform = build_platform()
     attributes = image.attrs
@@ -103,29 +97,24 @@ def _base_image(client: Client, reference: str, image: Any) -> BaseImage:
 
 
 def config_digest_in(archive: Iterable[bytes]) -> str | None:
-    """The digest of the config of the image in an archive by `docker save`; None if the archive has
-    no manifest.json, or several images."""
-    digests = {}
-    manifest = None
+    """The digest of the config of the image in an archive by `docker save`, by which its files are
+    named; None if the archive has no manifest.json, or several images."""
     try:
         with tar.open_stream(archive) as members:
             for member in members:
-                if not member.isreg() or member.size > DOCUMENT_LIMIT:
-                    continue
-                file = members.extractfile(member)
-                assert file is not None
-                content = file.read()
-                digests[member.name] = f"sha256:{hashlib.sha256(content).hexdigest()}"
-                if member.name == "manifest.json":
-                    manifest = parse_document(content, "docker-archive")
+                if member.name == "manifest.json" and member.size <= DOCUMENT_LIMIT:
+                    file = members.extractfile(member)
+                    assert file is not None
+                    rows = parse_document(file.read(), "docker-archive")
+                    name = PurePosixPath(rows[0]["Config"]).name if len(rows) == 1 else ""
+                    match = re.fullmatch(r"([0-9a-f]{64})(\.json)?", name)
+                    return f"sha256:{match[1]}" if match else None
     except tar.UNREADABLE as error:  # InvalidDocument is a ValueError, and among them
         raise IntegrityError(
             f"The archive that the engine saved cannot be read: {error}.",
             advice="Load or pull the image again.",
         ) from error
-    if manifest is None or len(manifest) != 1:
-        return None
-    return digests.get(manifest[0]["Config"])
+    return None
 
 
 # Our images
@@ -144,11 +133,6 @@ def load_image(image: Image, client: Client, progress: Progress) -> bool:
         engine_id = send_image(image, client, progress)
     _tag_as_ours(image, client, engine_id, progress, is_new=is_new)
     return is_new
-
-
-def is_loaded(image: Image, client: Client) -> bool:
-    """Whether the engine has our image."""
-    return _find_in_engine(image, client) is not None
 
 
 def _tag_as_ours(
@@ -279,11 +263,9 @@ def runnable_name(client: Client, layout: Path, reference: str) -> str:
     if tagged is None or tagged.id in record.images:
         return reference
     lock_prefix = reference.rpartition(":")[2]
-    for image_id in reversed(record.images):
-        candidate = get_image(client, image_id)
-        if candidate is not None and candidate.labels.get(LOCK_LABEL, "").startswith(lock_prefix):
-            return image_id
-    return reference
+    candidates = filter(None, (get_image(client, row) for row in reversed(record.images)))
+    ours = (it.id for it in candidates if it.labels.get(LOCK_LABEL, "").startswith(lock_prefix))
+    return next(ours, reference)
 
 
 def removable_images(layout: Path, client: Client) -> dict[str, int]:
@@ -291,12 +273,12 @@ def removable_images(layout: Path, client: Client) -> dict[str, int]:
     user's provision made and that still name its images, and the ids of its images without a tag."""
     record = read_record(layout, engine_identity(client))
     sizes = {}
-    for name, image_id in (*record.references.items(), *((row, row) for row in record.images)):
+    for name in (*record.references, *record.images):
         present = get_image(client, name)
         if present is None:
             continue
-        is_removable = present.id == image_id if name in record.references else not present.tags
-        if is_removable:
+        expected = record.references.get(name)
+        if present.id == expected or (expected is None and not present.tags):
             sizes[name] = int(present.attrs["Size"])
     return sizes
 
@@ -332,12 +314,8 @@ def _shared_layers(image: Image, client: Client) -> int:
         candidate = get_image(client, image_id)
         if candidate is None:
             continue
-        shared = 0
-        for digest, other in zip(digests, candidate.attrs["RootFS"]["Layers"], strict=False):
-            if digest != other:
-                break
-            shared += 1
-        most = max(most, shared)
+        pairs = zip(digests, candidate.attrs["RootFS"]["Layers"], strict=False)
+        most = max(most, sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)))
     return most
 
 

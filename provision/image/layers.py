@@ -16,20 +16,19 @@ import stat
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from io import FileIO
 from pathlib import Path
 from typing import IO, cast
 
 from packaging.utils import canonicalize_name
 
 from provision.adapters import zstd
+from provision.catalog.data_files import load
 from provision.core import tar
 from provision.core.dataclass import frozen
 from provision.core.errors import IntegrityError
 from provision.core.tar import CHUNK, Kind
 from provision.core.types import Layer, LockedPackage
 
-LARGE = 5_000_000
 # Groups with a part of their own in a build: every other conda package, our files, and the project's.
 PYTHON_GROUP, PROVISION_GROUP, CODE_GROUP = "python", "provision", "code"
 BASE_GROUP = "base"
@@ -53,44 +52,17 @@ class LayerGroup:
     the files of a wheel must have."""
 
     name: str
-    conda: tuple[str, ...] = ()
-    wheels: tuple[str, ...] = ()
+    conda: Sequence[str] = ()
+    wheels: Sequence[str] = ()
     at_least: int = 0
     reason: str
 
 
-_CUDA = ("cuda-*", "cudatoolkit", "cudnn", "cusparselt", "nccl", "libmagma*", "magma*")
-_LIBRARIES = (
-    "cublas cudnn cudss cufft cufile curand cusolver cusparse "
-    "npp nvfatbin nvjitlink nvjpeg nvptxcompiler nvvm"
-)
 # The base lies below all of them. A package belongs to the first group that matches it. The order
 # goes from what is large and changes least to what is small and changes most, because an engine
 # shares a layer between images only if all layers below it are the same.
-GROUPS = (
-    LayerGroup(
-        name="cuda",
-        conda=(*_CUDA, *(f"lib{name}*" for name in _LIBRARIES.split())),
-        wheels=("nvidia-*", "cuda-*"),
-        reason="gigabytes, the same for each torch of one CUDA",
-    ),
-    LayerGroup(
-        name="torch",
-        conda=("pytorch", "pytorch-*", "libtorch", "triton", "torchtriton"),
-        wheels=("torch", "triton"),
-        reason="gigabytes, changes with torch only",
-    ),
-    LayerGroup(name=PYTHON_GROUP, conda=("*",), reason="changes with Python's patch release"),
-    LayerGroup(
-        name="large",
-        wheels=("*",),
-        at_least=LARGE,
-        reason="5 MB or more each, left alone by changes of the small ones",
-    ),
-    LayerGroup(name="rest", wheels=("*",), reason="small, changes often"),
-    LayerGroup(name=PROVISION_GROUP, reason="changes with provision itself"),
-    LayerGroup(name=CODE_GROUP, reason="the project's own files, changes with each commit"),
-)
+GROUPS = tuple(LayerGroup(**row) for row in load("layer_groups.yml"))
+LARGE = max(group.at_least for group in GROUPS)
 
 
 def group_of(package: LockedPackage, size: int = 0) -> str:
@@ -171,7 +143,7 @@ class _BlobWriter:
         self._hash = hashlib.sha256()
         self.size = 0
 
-    def write(self, data: bytes | memoryview) -> None:
+    def write(self, data: bytes) -> None:
         self._hash.update(data)
         self._file.write(data)
         self.size += len(data)
@@ -204,7 +176,6 @@ def write_layer(
 ) -> Layer:
     """Write one layer into a layout's blobs, with the folders above its entries. Entries must be
     sorted by path."""
-    buffer = memoryview(bytearray(CHUNK))
     with _BlobWriter(blobs / f".{group}") as blob:
         for entry in with_parent_folders(entries):
             blob.write(
@@ -221,8 +192,7 @@ def write_layer(
                 blob.write(entry.content)
                 advance(entry.size)
             elif entry.source is not None:
-                with entry.source.open("rb", buffering=0) as file:
-                    _copy_file(entry, file, blob, buffer, advance)
+                _copy_file(entry, entry.source, blob, advance)
             blob.write(tar.padding(entry.size))
         blob.write(tar.END)
         return Layer(group=group, digest=blob.commit(blobs), size=blob.size)
@@ -247,28 +217,23 @@ def with_parent_folders(entries: Sequence[LayerEntry]) -> list[LayerEntry]:
 
 
 def _copy_file(
-    entry: LayerEntry,
-    file: FileIO,
-    blob: _BlobWriter,
-    buffer: memoryview,
-    advance: Callable[[int], None],
+    entry: LayerEntry, source: Path, blob: _BlobWriter, advance: Callable[[int], None]
 ) -> None:
-    digest = hashlib.sha256()
-    remaining = entry.size
-    while remaining > 0 and (count := file.readinto(buffer)):
-        chunk = buffer[: min(count, remaining)]
+    digest, size = hashlib.sha256(), 0
+    for chunk in tar.file_chunks(source):
+        size += len(chunk)
+        if size > entry.size:
+            break
         blob.write(chunk)
         digest.update(chunk)
         advance(len(chunk))
-        remaining -= count
-    has_grown = entry.size > 0 and bool(file.read(1))
-    if remaining != 0 or has_grown:
+    if size != entry.size:
         raise IntegrityError(
-            f"{entry.source} changed while it was read.", advice="Run the same command again."
+            f"{source} changed while it was read.", advice="Run the same command again."
         )
     if digest.hexdigest() != entry.sha256:
         raise IntegrityError(
-            f"{entry.source} is not the file of its package: its hash is another.",
+            f"{source} is not the file of its package: its hash is another.",
             advice="A file of the environment was edited, which shares it with a cache of packages. Run "
             "`provision env remove`, `uv cache clean PACKAGE`, and build again.",
         )

@@ -80,30 +80,20 @@ class ImageDocuments:
     media_type: str
     manifest: bytes
     config_digest: str
-    config: bytes
+    config: ImageConfig
     layers: tuple[Descriptor, ...]
 
     @property
+    def settings(self) -> Mapping[str, Any]:
+        return self.config.get("config") or {}
+
+    @property
     def labels(self) -> dict[str, str]:
-        settings = oci_layout.parse_config(self.config).get("config") or {}
-        return dict(settings.get("Labels") or {})
-
-    @property
-    def environment(self) -> tuple[str, ...]:
-        settings = oci_layout.parse_config(self.config).get("config") or {}
-        return tuple(settings.get("Env") or ())
-
-    @property
-    def diff_ids(self) -> tuple[str, ...]:
-        return tuple(oci_layout.parse_config(self.config)["rootfs"]["diff_ids"])
+        return dict(self.settings.get("Labels") or {})
 
     @property
     def architecture(self) -> str:
-        return oci_layout.parse_config(self.config)["architecture"]
-
-    @property
-    def size(self) -> int:
-        return sum(layer.size for layer in self.layers)
+        return self.config["architecture"]
 
 
 def read_image(
@@ -141,8 +131,7 @@ def read_image(
     manifest: ImageManifest = parse(source, content, "oci-manifest")
     layers = tuple(parse_descriptor(source, row, LAYER_TYPES) for row in manifest["layers"])
     config = parse_descriptor(source, manifest["config"], CONFIG_TYPES)
-    config_content = read_verified(config)
-    check_config(source, config_content, len(layers), platform)
+    content_of_config = read_verified(config)
     return ImageDocuments(
         source=source,
         name=name,
@@ -151,7 +140,7 @@ def read_image(
         media_type=image.media_type,
         manifest=content,
         config_digest=config.digest,
-        config=config_content,
+        config=check_config(source, content_of_config, len(layers), platform),
         layers=layers,
     )
 
@@ -236,9 +225,9 @@ def parse_descriptor(source: str, row: DescriptorRow, media_types: Sequence[str]
 
 def check_config(
     source: str, content: bytes, layers: int, expected: Platform | None = PLATFORM
-) -> None:
-    """InvalidSpec for another platform than the expected, IntegrityError for a config that does not
-    fit the manifest's number of layers."""
+) -> ImageConfig:
+    """The config. InvalidSpec for another platform than the expected, IntegrityError for a config that
+    does not fit the manifest's number of layers."""
     config: ImageConfig = parse(source, content, "oci-config")
     platform = f"{config['os']}/{config['architecture']}"
     if expected is not None and platform != image_platform(expected):
@@ -252,3 +241,4 @@ def check_config(
             f"{source}: its config names {len(diff_ids)} layers, its manifest {layers}.",
             advice=_ADVICE,
         )
+    return config

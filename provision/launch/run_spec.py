@@ -149,7 +149,11 @@ def docker_arguments(
     if options.user:
         arguments += ["--user", options.user]
     for mount in options.mounts:
-        arguments += ["--volume", str(mount)]
+        # Not --volume, for which an engine makes a folder that it does not have.
+        kind = "volume" if mount.is_volume else "bind"
+        read_only = ",readonly" if mount.mode == "ro" else ""
+        target = f"target={mount.target}{read_only}"
+        arguments += ["--mount", f"type={kind},source={mount.source},{target}"]
     return arguments
 
 

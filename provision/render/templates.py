@@ -127,21 +127,15 @@ def _render_lab_file(path: Path, name: str, values: Values) -> str:
         f"The values of a template of {name} are: {', '.join(sorted(values))}."
     )
     try:
-        template = environment.get_template(path.name)
-    except jinja2.TemplateSyntaxError as error:
-        location = f"{error.filename or path}, line {error.lineno}"
-        raise InvalidSpec(f"{location}: {_describe(error)}.", advice=advice) from error
-    except (OSError, UnicodeDecodeError, jinja2.TemplateError) as error:
-        raise InvalidSpec(f"{path}: {_describe(error)}.", advice=advice) from error
-    try:
-        return template.render(values)
+        return environment.get_template(path.name).render(values)
     except InvalidSpec:
         raise
-    except Exception as error:
-        location = _failing_line(error, path.parent)
-        if not location:
+    except Exception as error:  # a template can raise anything that Python's expressions can
+        location = _failing_line(error, path)
+        if not location and not isinstance(error, (OSError, ValueError, jinja2.TemplateError)):
             raise  # no line of theirs was running: it is our bug
-        raise InvalidSpec(f"{location}: {_describe(error)}.", advice=advice) from error
+        problem = f"{location or path}: {_describe(error)}."
+        raise InvalidSpec(problem, advice=advice) from error
 
 
 def _describe(error: Exception) -> str:
@@ -153,19 +147,18 @@ def _describe(error: Exception) -> str:
     return text.splitlines()[0].rstrip(".")
 
 
-def _failing_line(error: Exception, folder: Path) -> str:
-    """The file and line of a lab's template that was running when an error came; empty if there was
-    none. A template can raise anything that Python's expressions can.
+def _failing_line(error: Exception, path: Path) -> str:
+    """The file and line of a lab's template that an error came from; empty if there is none.
 
     Jinja leaves the lines of templates in the traceback.
     """
     import jinja2
 
-    if isinstance(error, jinja2.TemplateSyntaxError):  # of an included template
-        return f"{error.filename}, line {error.lineno}"
+    if isinstance(error, jinja2.TemplateSyntaxError):
+        return f"{error.filename or path}, line {error.lineno}"
     location = ""
     for frame in traceback.extract_tb(error.__traceback__):
-        if Path(frame.filename).parent.is_relative_to(folder):
+        if Path(frame.filename).parent.is_relative_to(path.parent):
             location = f"{frame.filename}, line {frame.lineno}"
     return location
 

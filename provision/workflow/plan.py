@@ -199,15 +199,16 @@ class Plan:
             detail += f", without what was installed by hand: {', '.join(added)}"
         return PlanStep(stage="prefix", action="make", detail=detail)
 
-    def image_step(self, outputs: Sequence[images.Output] = ()) -> PlanStep:
-        """What becomes of an image that does not exist yet; asks no engine.
+    def image_step(self, outputs: Sequence[Path] = ()) -> PlanStep:
+        """What becomes of the image; asks no engine.
 
         outputs: where `image build` puts the image.
         """
         if self.request.image == "skip":
             return PlanStep(stage="image", action="skip", detail=NO_IMAGE)
-        detail = f"make an image based on {brief_reference(images.chosen_base(self.resolution.spec.base))}"
-        paths = [f"write {output}" for output in outputs if output.path is not None]
+        base = brief_reference(images.chosen_base(self.resolution.spec.base))
+        detail = f"make an image based on {base}, or keep one that is the same"
+        paths = [f"write oci:{output}" for output in outputs]
         if self.request.image == "auto" and not paths:
             paths = ["if a Docker engine answers"]
         return PlanStep(stage="image", action="make", detail="; ".join([detail, *paths]))

@@ -487,7 +487,7 @@ def test_container_works_with_any_user(loaded: Image, docker_client: Any, user: 
 
 
 def test_second_load_sends_nothing(loaded: Image, docker_client: Any) -> None:
-    assert image.is_loaded(loaded, docker_client)
+    assert docker.find_engine_id(loaded, docker_client)
     watching = Watching()
     assert not image.load_image(loaded, docker_client, watching)
     assert watching.advanced == 0

@@ -112,6 +112,7 @@ def user(tmp_path_factory: pytest.TempPathFactory, packaged_python: Path) -> Hom
 
 
 def build(user: Home, platform: str) -> dict[str, Any]:
+    shutil.rmtree(user.root / platform, ignore_errors=True)
     return user.json(
         "image", "build", NAME, "--platform", platform, "--output", f"oci:{user.root / platform}"
     )
@@ -249,9 +250,7 @@ def test_images_that_no_index_can_join_are_refused(
 
 
 def test_a_platform_that_is_not_locked_is_refused(user: Home, native: object) -> None:
-    """And so is an engine for what it does not run; both before anything is done."""
-    result = user.run("image", "build", NAME, "--platform", OTHER, "--output", "docker")
-    assert (result.returncode, "does not run images" in result.stderr) == (3, True)
+    """Before anything is done."""
     folder = user.envs / "one"
     shutil.copytree(user.envs / NAME, folder)
     user.run("lock", "one", "--relock", "--platform", "linux-64")

@@ -334,6 +334,11 @@ def test_results_of_a_script_are_the_callers_in_the_current_folder(
     assert child.returncode == 0, err
     assert (work / "result").read_text() == "saved"
     assert (work / "result").stat().st_uid == work.stat().st_uid
+    missing = Path(f"/provision-missing-{os.getpid()}")
+    mount = ("--mount", f"{missing}:/workspace", "--", "python", "-c", "1")
+    code, _, err = run(work, "--set", f"image={toy.reference}", *mount)
+    assert code == 125 and "does not exist" in err, err
+    assert not missing.exists()
     code, _, err = run(work, "--set", f"image={toy.reference}", "--scratch", *command)
     assert code == 3 and "train.py is not in the image of toy" in err
 

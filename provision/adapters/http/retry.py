@@ -44,10 +44,6 @@ class Backoff:
     def count_failure(self) -> None:
         self._failures += 1
 
-    def reset(self) -> None:
-        """Start counting again: the last try made progress."""
-        self._failures = 0
-
     def wait(self, retry_after: str = "") -> None:
         """Sleep before the next try; for as long as a server's Retry-After header says, where it
         can be read."""

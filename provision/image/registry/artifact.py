@@ -4,9 +4,8 @@ the annotation org.opencontainers.image.title."""
 from __future__ import annotations
 
 from provision.image import manifest as manifests
-from provision.image import oci_layout
 from provision.image.oci_layout import MANIFEST, ImageManifest
-from provision.image.registry.client import CONTENT_LIMIT, RegistryClient
+from provision.image.registry.client import RegistryClient
 from provision.image.registry.reference import RegistryReference
 
 TITLE = "org.opencontainers.image.title"
@@ -17,19 +16,9 @@ def artifact_files(reference: RegistryReference) -> dict[str, bytes]:
     digests, or that of the reference."""
     files = {}
     with RegistryClient(reference) as client:
-        response = client.request(
-            "GET",
-            f"manifests/{reference.tag_or_digest}",
-            expected=(200,),
-            headers={"Accept": MANIFEST},
-        )
-        digest = reference.digest or oci_layout.sha256_digest(response.content)
-        manifests.check_digest(str(reference), digest, response.content)
+        response = client.manifest(reference.tag_or_digest, MANIFEST)
         manifest: ImageManifest = manifests.parse(str(reference), response.content, "oci-manifest")
         for row in manifest["layers"]:
             layer = manifests.parse_descriptor(str(reference), row, (row.get("mediaType", ""),))
-            path = f"blobs/{layer.digest}"
-            content = client.request("GET", path, expected=(200,), limit=CONTENT_LIMIT).content
-            manifests.check_digest(str(reference), layer.digest, content)
-            files[layer.annotations.get(TITLE, layer.digest)] = content
+            files[layer.annotations.get(TITLE, layer.digest)] = client.blob(layer.digest)
     return files

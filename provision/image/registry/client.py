@@ -28,7 +28,8 @@ from provision.core.errors import (
 )
 from provision.core.json_text import parse_json
 from provision.core.tar import CHUNK
-from provision.image.manifest import DOCUMENT_LIMIT
+from provision.image.manifest import DOCUMENT_LIMIT, check_digest
+from provision.image.oci_layout import DIGEST
 from provision.image.registry.reference import RegistryReference
 
 if TYPE_CHECKING:
@@ -101,6 +102,26 @@ class RegistryClient:
         if response.status not in expected:
             raise refusal_error(self.reference, f"{method} {path.partition('?')[0]}", response)
         return response
+
+    def manifest(
+        self, tag_or_digest: str, accept: str, expected: tuple[int, ...] = (200,)
+    ) -> RegistryResponse:
+        """A manifest or index. IntegrityError if it does not match its digest."""
+        path = f"manifests/{tag_or_digest}"
+        response = self.request("GET", path, expected=expected, headers={"Accept": accept})
+        digest = response.headers.get("Docker-Content-Digest")
+        if DIGEST.fullmatch(tag_or_digest):
+            digest = tag_or_digest
+        if digest and response.status == 200:
+            check_digest(str(self.reference), digest, response.content)
+        return response
+
+    def blob(self, digest: str) -> bytes:
+        """A document. IntegrityError if it does not match its digest."""
+        path = f"blobs/{digest}"
+        content = self.request("GET", path, expected=(200,), limit=CONTENT_LIMIT).content
+        check_digest(str(self.reference), digest, content)
+        return content
 
     @contextmanager
     def stream(

@@ -135,54 +135,39 @@ def put_blob(
 ) -> bool:
     """Upload a blob in chunks unless the registry has it; returns whether it had it.
 
-    After a broken connection it asks the registry how much has arrived, and begins again if the
-    registry has forgotten the upload. Gives up after TRIES failures without progress.
+    After a failure that another try may help, it begins again, TRIES times at most.
     """
     if _has_blob(client, digest):
         advance(size)
         return True
     backoff = registry_backoff()
-    url, sent, furthest = "", 0, 0
-    with open_file() as file:
-        while not backoff.is_exhausted:
-            if not url:
-                advance(-sent)
-                begun = client.request(
-                    "POST", "blobs/uploads/", headers=NO_CONTENT, expected=(202,)
-                )
-                url, sent = _upload_url(client, begun), 0
-            if sent == size:
+    while not backoff.is_exhausted:
+        begun = client.request("POST", "blobs/uploads/", headers=NO_CONTENT, expected=(202,))
+        url, sent = _upload_url(client, begun), 0
+        with open_file() as file:
+            while chunk := file.read(UPLOAD_CHUNK):
+                response = _send_chunk(client, url, sent, chunk)
+                if response is None or response.status in (*RETRY_STATUSES, 404, 416):
+                    break
+                if response.status != 202:
+                    raise refusal_error(client.reference, f"send {digest[:19]}", response)
+                url = _upload_url(client, response)
+                sent += len(chunk)
+                advance(len(chunk))
+            else:
+                if sent != size:
+                    raise IntegrityError(
+                        f"{digest} became shorter while it was sent.",
+                        advice="Run `provision image build` to make it again.",
+                    )
                 end = f"{url}{'&' if '?' in url else '?'}digest={digest}"
                 closed = client.request("PUT", end, headers=NO_CONTENT, expected=(201, 404))
                 # 404 may also mean that an earlier try succeeded, and its response was lost.
                 if closed.status == 201 or _has_blob(client, digest):
                     return False
-                url = ""
-                backoff.count_failure()
-                backoff.wait()
-                continue
-            file.seek(sent)
-            chunk = file.read(UPLOAD_CHUNK)
-            if not chunk:
-                raise IntegrityError(
-                    f"{digest} became shorter while it was sent.",
-                    advice="Run `provision image build` to make it again.",
-                )
-            response = _send_chunk(client, url, sent, chunk)
-            if response is not None and response.status == 202:
-                url, accepted = _upload_url(client, response), sent + len(chunk)
-            elif response is not None and response.status not in (*RETRY_STATUSES, 404, 416):
-                raise refusal_error(client.reference, f"send {digest[:19]}", response)
-            else:
-                backoff.count_failure()
-                backoff.wait()
-                url, accepted = _upload_status(client, url, sent)
-            # A registry may forget what it had accepted: only what is beyond `furthest` is progress.
-            if accepted > furthest:
-                furthest = accepted
-                backoff.reset()
-            advance(accepted - sent)
-            sent = accepted
+        advance(-sent)
+        backoff.count_failure()
+        backoff.wait()
     raise Unreachable(
         f"{client.reference.registry} did not take {digest[:19]}, {TRIES} times in a row.",
         advice="Run the same command again: it sends what is missing.",
@@ -248,15 +233,3 @@ def _send_chunk(
             return read_response(client.reference, response)
     except ConnectionFailed:
         return None
-
-
-def _upload_status(client: RegistryClient, url: str, sent: int) -> tuple[str, int]:
-    """Where to continue an upload, and how many bytes the registry has (`Range: 0-99` is 100). No
-    address if the registry no longer has the upload."""
-    response = client.request("GET", url, expected=(204, 404))
-    if response.status == 404:
-        return "", sent
-    last = response.headers.get("Range", "").partition("-")[2]
-    # distribution sends 0-0 for no byte as well as for one byte.
-    accepted = int(last) + 1 if last.isdecimal() and last != "0" else 0
-    return urljoin(response.url, response.headers.get("Location", url)), accepted

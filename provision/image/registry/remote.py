@@ -9,7 +9,7 @@ from provision.image.oci_layout import INDEX_TYPES, MANIFEST_TYPES
 from provision.image.registry.client import RegistryClient
 from provision.image.registry.reference import RegistryReference
 
-ACCEPT = {"Accept": ", ".join((*MANIFEST_TYPES, *INDEX_TYPES))}
+ACCEPT = ", ".join((*MANIFEST_TYPES, *INDEX_TYPES))
 
 
 def find_remote(
@@ -25,15 +25,10 @@ def find_remote(
         def read(descriptor: Descriptor) -> bytes:
             kind = "blobs" if descriptor.media_type in manifests.CONFIG_TYPES else "manifests"
             path = f"{kind}/{descriptor.digest}"
-            return client.request("GET", path, headers=ACCEPT, expected=(200,)).content
+            return client.request("GET", path, headers={"Accept": ACCEPT}, expected=(200,)).content
 
-        response = client.request(
-            "GET", f"manifests/{reference.tag_or_digest}", headers=ACCEPT, expected=(200,)
-        )
+        response = client.manifest(reference.tag_or_digest, ACCEPT)
         content = response.content
-        stated_digest = reference.digest or response.headers.get("Docker-Content-Digest")
-        if stated_digest:
-            manifests.check_digest(str(reference), stated_digest, content)
         media_type = manifests.media_type(content, response.headers.get("Content-Type", ""))
         root = Descriptor.of(content, media_type)
         return manifests.read_image(str(reference), root, content, read, platform)

@@ -18,7 +18,7 @@ from provision.core.schema import InvalidDocument, parse_document
 from provision.image import manifest as manifests
 from provision.image import oci_layout
 from provision.image.oci_layout import CONFIG, MANIFEST, DescriptorRow, ImageManifest
-from provision.image.registry.client import CONTENT_LIMIT, RegistryClient
+from provision.image.registry.client import RegistryClient
 from provision.image.registry.push import put_bytes, put_manifest
 from provision.image.registry.reference import RegistryReference
 
@@ -146,9 +146,7 @@ def _signed_payloads(
     for row in _rows(client, kind, digest):
         if row["mediaType"] != kind.media_type:
             continue
-        path = f"blobs/{row['digest']}"
-        content = client.request("GET", path, expected=(200,), limit=CONTENT_LIMIT).content
-        manifests.check_digest(str(client.reference), row["digest"], content)
+        content = client.blob(row["digest"])
         payload, signed = content, content
         signatures = [(row.get("annotations") or {}).get(SIGNATURE, "")]
         if kind is ATTESTATIONS:
@@ -175,9 +173,7 @@ def _signed_bytes(payload_type: str, payload: bytes) -> bytes:
 
 def _rows(client: RegistryClient, kind: SignedKind, digest: str) -> list[DescriptorRow]:
     """The documents under an image's tag, each with its signature."""
-    response = client.request(
-        "GET", f"manifests/{_tag(kind, digest)}", expected=(200, 404), headers={"Accept": MANIFEST}
-    )
+    response = client.manifest(_tag(kind, digest), MANIFEST, expected=(200, 404))
     if response.status == 404:
         return []
     manifest: ImageManifest = manifests.parse(

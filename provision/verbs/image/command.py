@@ -110,8 +110,8 @@ for _command in (registry_command.push, registry_command.index, registry_command
     "--output",
     "outputs",
     multiple=True,
-    metavar="DEST",
-    help="Where the image goes: docker or oci:DIR. Repeatable.  [default: docker]",
+    metavar="oci:DIR",
+    help="Write the image here, as oci:DIR, instead of loading it into the engine. Repeatable.",
 )
 @click.option(
     "--platform",
@@ -153,7 +153,7 @@ def build(
     plan, built, is_new = image.build(context, request, outputs, platform)
     status = "made" if is_new else "already exists"
     lines = [f"{status}: {built.reference} ({built.manifest_digest})"]
-    lines += [f"wrote {output}" for output in outputs if output.path is not None]
+    lines += [f"wrote oci:{output}" for output in outputs]
     if platform != build_platform():
         lines.append(f"for {platform}, in {built.layout}")
     if image.goes_to_this_engine(outputs, platform):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from provision import image as images
 from provision import launch, render
@@ -26,67 +26,50 @@ from provision.workflow.image.image import (
     JobSize,
     ensure_base,
     ensure_image,
-    goes_to_engine,
     image_reference,
-    image_step,
     render_job,
 )
 from provision.workflow.passport import write_passport
 from provision.workflow.plan import BuildRequest, Plan, PlanStep, make_plan
 
 
-def goes_to_this_engine(outputs: Sequence[images.Output], platform: Platform) -> bool:
-    """Whether an image gets into the engine: only one for this machine's platform.
-
-    Raises InvalidSpec if another should get there.
-    """
-    if platform == build_platform():
-        return goes_to_engine(outputs)
-    if any(output.path is None for output in outputs):
-        raise InvalidSpec(
-            f"The engine of this machine does not run images for {platform}, so it gets none.",
-            advice="Name a path with --output, or no output: `image push --platform` needs none.",
-        )
-    return False
+def goes_to_this_engine(outputs: Sequence[Path], platform: Platform) -> bool:
+    """Whether an image gets into the engine: not where outputs are named, nor for another machine's
+    platform."""
+    return not outputs and platform == build_platform()
 
 
 def preview(
     context: Context,
     request: BuildRequest,
-    outputs: Sequence[images.Output],
+    outputs: Sequence[Path],
     platform: Platform,
 ) -> PlanStep:
     """What `build` would do. Raises what `build` would raise before its first change."""
-    client = None
     if goes_to_this_engine(outputs, platform):
-        client = images.require_engine(ALTERNATIVE)
+        images.require_engine(ALTERNATIVE)
     plan = make_plan(context, request)
     check_buildable(context, plan)
-    paths = [output.path for output in outputs if output.path is not None]
-    for path in paths:
+    for path in outputs:
         images.check_output(path)
     if platform != build_platform():
-        lock = locks.read(require_existing_lock(plan).path, platform)
-        detail = f"make an image for {platform} of {len(lock.packages)} packages"
-        return PlanStep(stage="image", action="make", detail=detail)
-    return image_step(context, plan, client, outputs)
+        locks.read(require_existing_lock(plan).path, platform)
+    return plan.image_step(outputs)
 
 
 def build(
     context: Context,
     request: BuildRequest,
-    outputs: Sequence[images.Output],
+    outputs: Sequence[Path],
     platform: Platform,
 ) -> tuple[Plan, Image, bool]:
     """The image of an environment with a current lock; whether it was made or loaded now.
 
     Installs a missing prefix.
 
-    outputs: where the image goes besides the data folder; empty means the engine. Paths need no
-    engine. platform: one that the lock has packages for.
+    outputs: where the image goes instead of the engine. platform: one that the lock has packages for.
     """
-    paths = [output.path for output in outputs if output.path is not None]
-    for path in paths:
+    for path in outputs:
         images.check_output(path)
     to_engine = goes_to_this_engine(outputs, platform)
     is_foreign = platform != build_platform()
@@ -104,7 +87,7 @@ def build(
         image, is_new = ensure_image(context, plan, image_lock, prefix, client, to_engine=to_engine)
         write_passport(context, plan, lock, prefix, image=None if is_foreign else image)
         with reported_steps(context.progress) as steps:
-            for path in paths:
+            for path in outputs:
                 images.export_image(image, path)
                 steps.append(f"wrote oci:{path}")
         return plan, image, is_new
@@ -134,13 +117,12 @@ def image_contract(
             )
         values = launch.file_context(plan.resolution, image_reference(plan, options))
         return render.render_contract(format, values, remake=remake, templates=plan.templates)
-    if format not in launch.PREFIX_FORMATS:
-        require_script(context, plan, command, options.mounts)
     environment: launch.Environment
     if format in launch.PREFIX_FORMATS:
         prefix = prefix_path(context.folders, plan.name)
         environment = launch.PrefixEnvironment(path=PurePosixPath(prefix))
     else:
+        require_script(context, plan, command, options.mounts)
         environment = launch.ImageEnvironment(reference=image_reference(plan, options))
     job = launch.JobSpec(
         name=launch.dns_label(plan.name),

@@ -75,14 +75,10 @@ def push_image(
         if key is not None:
             images.sign_image(reference, packed.manifest_digest, key)
             attached.append(f"signature by {key.path.name}")
-        if not attach:
-            return replace(pushed, attached=tuple(attached))
         try:
-            for label in _attach_documents(context, passport, image, packed, reference, key):
-                attached.append(label)
-        except KeyboardInterrupt:
-            context.progress.warn(f"{pushed.tag} was pushed, not all documents were attached")
-            raise
+            if attach:
+                for label in _attach_documents(context, passport, image, packed, reference, key):
+                    attached.append(label)
         except ProvisionError as error:
             # The image itself was pushed.
             context.progress.warn(f"not all documents were attached to the image: {error}")
@@ -101,13 +97,15 @@ def _attach_documents(
     in the data folder."""
 
     sbom = image_sbom(context, passport["name"], plain, image)
-    statements: list[tuple[str, object]] = [(PREDICATE_TYPE, json.loads(sbom_text(sbom)))]
     request = public_document(passport["request"])
-    statements.append((images.PREDICATE_TYPE, images.provenance(image, sbom, request)))
+    statements: list[tuple[str, object]] = [
+        (PREDICATE_TYPE, json.loads(sbom_text(sbom))),
+        (images.PREDICATE_TYPE, images.provenance(image, sbom, request)),
+    ]
     tested = passport["image"]
     if tested is not None and tested["image_id"] == plain.image_id:  # not another platform's
-        for verdict in passports.smoke_verdicts(passport, plain):
-            statements.append((images.SMOKE_TYPE, verdict))
+        verdicts = passports.smoke_verdicts(passport, plain)
+        statements += [(images.SMOKE_TYPE, verdict) for verdict in verdicts]
     for predicate_type, predicate in statements:
         statement = images.statement(reference, image.manifest_digest, predicate_type, predicate)
         images.attach_statement(reference, image.manifest_digest, statement, key)
@@ -157,13 +155,11 @@ def index_images(
                 f"linux/{remote.architecture}; an index names one image for each platform."
             )
         found[remote.architecture] = remote
-    locks = {
-        remote.source: remote.labels.get(images.LOCK_LABEL, "none") for remote in found.values()
-    }
-    if len(set(locks.values())) > 1:
-        listed = "; ".join(f"{source}: {lock[:12]}" for source, lock in locks.items())
+    locks = {remote.labels.get(images.LOCK_LABEL, "none")[:12] for remote in found.values()}
+    if len(locks) > 1:
         raise InvalidSpec(
-            f"These images are not of one lock, so they hold different packages ({listed}).",
+            "These images are not of one lock, so they hold different packages "
+            f"({', '.join(sorted(locks))}).",
             advice="Build and push each of them from the same conda-lock.yml.",
         )
     indexed = images.push_index(list(found.values()), reference)

@@ -26,7 +26,7 @@ from provision.environment import prefix as prefixes
 from provision.environment import runtime_package
 from provision.workflow.context import Context
 from provision.workflow.image.code import image_code, require_script
-from provision.workflow.plan import NO_ENGINE, Plan, PlanStep
+from provision.workflow.plan import Plan
 
 # To an engine, for the error without one.
 ALTERNATIVE = "name a path with --output"
@@ -39,49 +39,6 @@ class JobSize:
     nodes: int = 1
     gpus: int | None = None
     time_s: int | None = None
-
-
-def image_step(
-    context: Context, plan: Plan, client: Any | None, outputs: Sequence[images.Output] = ()
-) -> PlanStep:
-    """What a build does with the image. Asks the engine only if there is an image that may be
-    current.
-
-    client: the engine, if it was asked already.
-    """
-    lock = plan.reusable_lock
-    layout = context.folders.images / plan.name
-    to_make = plan.image_step(outputs)
-    if to_make.action == "skip" or lock is None or not layout.exists():
-        return to_make
-    client = client or images.connect_engine()[0]
-    reference = plan.resolution.spec.base
-    is_on_disk = images.is_on_disk(reference)
-    if client is None and not is_on_disk and plan.request.image == "auto":
-        return PlanStep(stage="image", action="skip", detail=NO_ENGINE)
-    if client is None or is_on_disk:
-        base: images.BaseImage | None = _find_base(context, plan, client, lock.platform)
-    else:
-        base = images.present_engine_base(client, reference)
-    if base is None:
-        return to_make
-    image = images.matching_image(_recipe(plan, lock, base, image_code(context, plan)), layout)
-    if image is None:
-        return to_make
-    details = [f"write {output}" for output in outputs if output.path is not None]
-    location = str(layout)
-    if client is not None and goes_to_engine(outputs):
-        location = "the Docker engine"
-        if not images.is_loaded(image, client):
-            details.append("load it into the Docker engine")
-    if details:
-        detail = f"{image.reference} exists: {', '.join(details)}"
-        return PlanStep(stage="image", action="make", detail=detail)
-    return PlanStep(stage="image", action="keep", detail=f"{image.reference} is in {location}")
-
-
-def goes_to_engine(outputs: Sequence[images.Output]) -> bool:
-    return not outputs or any(output.path is None for output in outputs)
 
 
 @owner_writes_only()
@@ -284,9 +241,9 @@ def _in_folder(client: Any, options: launch.RunOptions, folder: Path) -> launch.
                 advice=f"--mount VOLUME:{WORKSPACE} keeps what is saved in a volume there; with "
                 "--scratch nothing is kept.",
             )
-        if ":" in str(folder):
+        if "," in str(folder):
             raise InvalidSpec(
-                f"Docker cannot mount {folder}, whose path has a colon.",
+                f"Docker cannot mount {folder}, whose path has a comma.",
                 advice="Start it from another folder, or with --scratch.",
             )
         mounts = (launch.ContainerMount(source=str(folder), target=WORKSPACE), *mounts)

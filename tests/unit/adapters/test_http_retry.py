@@ -26,16 +26,6 @@ def test_pauses_double_up_to_the_longest(pauses: list[float]) -> None:
     assert pauses == [0.5, 1.0, 2.0, 3.0]
 
 
-def test_progress_resets_the_retry_count(pauses: list[float]) -> None:
-    backoff = Backoff(2, first_pause_s=1.0)
-    for _ in range(10):
-        backoff.count_failure()
-        assert not backoff.is_exhausted
-        backoff.wait()
-        backoff.reset()
-    assert pauses == [1.0] * 10
-
-
 @pytest.mark.parametrize("header", ["Mon, 01 Jan 99999 00:00:00 GMT", "9" * 5000, "soon", "-1", ""])
 def test_unparsable_retry_after_is_ignored(header: str, pauses: list[float]) -> None:
     backoff = Backoff(5, first_pause_s=1.0)

@@ -250,7 +250,7 @@ def test_occupied_path_is_refused_before_the_build(
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "thesis.tex").write_text("years")
     result = build_image(tmp_path / "e", "--output", f"oci:{tmp_path / 'home'}", *dry_run)
-    assert (result.exit_code, "exists and is not an image layout" in result.output) == (
+    assert (result.exit_code, "is not an empty folder" in result.output) == (
         errors.InUse.exit_code,
         True,
     ), result.output

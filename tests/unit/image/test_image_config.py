@@ -282,6 +282,14 @@ def test_dockerfile_has_a_layer_for_each_group_of_the_lock() -> None:
     assert copied == [*context["copied"], "provision"]
 
 
+def test_dockerfile_links_the_libraries_for_older_drivers() -> None:
+    compat = replace(build.LOCK.packages[0], manager="conda", name="cuda-compat")
+    link = "ln -s /opt/env/cuda-compat /layers/provision/usr/local/cuda/compat"
+    lock = replace(LOCK, packages=(compat,))
+    assert link in rendered(config.dockerfile_context(resolution(), lock))
+    assert link not in rendered(config.dockerfile_context(resolution(), LOCK))
+
+
 def test_dockerfile_takes_the_base_of_the_spec() -> None:
     text = rendered(config.dockerfile_context(resolution(base="mine:1"), LOCK))
     assert "\nARG BASE=mine:1\n" in text and "\nFROM ${BASE}\n" in text

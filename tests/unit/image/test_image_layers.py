@@ -214,12 +214,9 @@ def test_the_group_of_a_package(manager: Manager, name: str, size: int, group: s
 
 def test_a_file_that_grows_or_shrinks_while_it_is_read_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    path.write_bytes(b"x" * 128)  # whole buffers: nothing of what was added comes with the last one
+    path.write_bytes(b"x" * 128)
     entry = layers.file_entry("opt/file", path, "0" * 64)
     for content in (b"x" * 129, b"x" * 127):
         path.write_bytes(content)
-        with (
-            path.open("rb", buffering=0) as file,
-            pytest.raises(IntegrityError, match="changed while it was read"),
-        ):
-            layers._copy_file(entry, file, io.BytesIO(), memoryview(bytearray(64)), lambda _: None)  # type: ignore[arg-type]
+        with pytest.raises(IntegrityError, match="changed while it was read"):
+            layers._copy_file(entry, path, io.BytesIO(), lambda _: None)  # type: ignore[arg-type]

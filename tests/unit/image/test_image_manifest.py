@@ -101,10 +101,10 @@ def test_invalid_configs_are_refused(content: dict[str, Any], error: type[Provis
     "content", [config(), config(config=None), config(config={}), config(config={"Labels": None})]
 )
 def test_a_config_without_settings_is_valid_and_has_no_labels(content: dict[str, Any]) -> None:
-    manifests.check_config(AT, json.dumps(content).encode(), 1)
+    config = manifests.check_config(AT, json.dumps(content).encode(), 1)
     remote = manifests.ImageDocuments(
         source=AT, name="", digest=DIGEST, root_digest=DIGEST, media_type=oci_layout.MANIFEST, manifest=b"",
-        config_digest=DIGEST, config=json.dumps(content).encode(), layers=(),
+        config_digest=DIGEST, config=config, layers=(),
     )  # fmt: skip
     assert remote.labels == {}
 

@@ -206,3 +206,9 @@ def test_own_entries() -> None:
     ]
     assert entries["usr/local/bin/provision-smoke"].mode == 0o755
     assert (entries["workspace"].kind, entries["workspace"].mode) == ("folder", 0o1777)
+
+
+def test_an_environment_for_older_drivers_is_found_by_the_container_toolkit() -> None:
+    rows = own_files.provision_entries({}, "3.11", [replace(PYTHON, name="cuda-compat")])
+    (link,) = (entry for entry in rows if entry.kind == "link")
+    assert (link.path, link.target) == ("usr/local/cuda/compat", "/opt/env/cuda-compat")

@@ -39,6 +39,17 @@ def test_unmet_requirements_are_left_out() -> None:
     ) == launch.docker_arguments(resolution(cuda=None))
 
 
+def test_mounts_are_of_the_kind_for_which_an_engine_makes_no_folder() -> None:
+    mounts = tuple(map(launch.parse_mount, ("/data:/workspace:ro", "cache:/cache")))
+    flags = launch.docker_arguments(resolution(), launch.RunOptions(mounts=mounts))
+    assert flags[-4:] == [
+        "--mount",
+        "type=bind,source=/data,target=/workspace,readonly",
+        "--mount",
+        "type=volume,source=cache,target=/cache",
+    ]
+
+
 @pytest.mark.parametrize("written", ["oci:/x y", "oci:/x", "A B", "", "-v"])
 def test_invalid_image_names(written: str) -> None:
     with pytest.raises(InvalidSpec, match="is not an image reference"):

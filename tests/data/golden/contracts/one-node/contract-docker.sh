@@ -9,5 +9,5 @@ set -eu
 #   --ulimit memlock=-1: pinned memory for GPU and InfiniBand transfers
 #   --device /dev/infiniband --cap-add IPC_LOCK: InfiniBand or RoCE: the adapters' device files, and memory that they may lock
 #   --network host: ranks on several hosts reach each other at the hosts' own addresses
-exec docker run --rm --interactive --gpus all --init --shm-size=16g --ulimit stack=67108864 --ulimit memlock=-1 --device /dev/infiniband --cap-add IPC_LOCK --network host --user 1234:100 --volume /scratch/a_b:/data:ro --volume cache:/cache \
+exec docker run --rm --interactive --gpus all --init --shm-size=16g --ulimit stack=67108864 --ulimit memlock=-1 --device /dev/infiniband --cap-add IPC_LOCK --network host --user 1234:100 --mount type=bind,source=/scratch/a_b,target=/data,readonly --mount type=volume,source=cache,target=/cache \
     provision/torch2.3-cuda12.1-py311:abababababab python -c 'print('"'"'a: b'"'"')' "$@"
