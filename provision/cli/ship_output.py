@@ -41,9 +41,6 @@ def ship_lines(report: ShipReport, width: int | None = None) -> list[str]:
         for note in _notes(state):
             nodes_of_note.setdefault(note, []).append(name)
     sentences += [f"{sets.short(fold(nodes))}: {note}" for note, nodes in nodes_of_note.items()]
-    if report.stopped is not None:
-        kind = f"{report.stopped.stage}: {report.stopped.reason}"
-        sentences.append(f"stopped: too many nodes failed for one reason ({kind})")
     if request.left_out:
         kinds = {
             node.name: ": ".join(filter(None, (node.state, node.reason)))
@@ -167,7 +164,6 @@ def ship_json(report: ShipReport) -> dict[str, object]:
         "copies_between_nodes": report.copies_between_nodes,
         "halted": report.halted,
         "left_out": [node.name for node in report.request.left_out],
-        "stopped": report.stopped.reason if report.stopped else None,
         "nodes": nodes,
     }
 

@@ -40,8 +40,6 @@ CLOCK_SKEWS = (
     (60.0, "a minute"),
     (MOST_CLOCK_SKEW_S, f"{MOST_CLOCK_SKEW_S:.0f} s"),
 )
-# An image needs two, an unpacked environment of torch 36,000 (measured; torch 2.3.1+cu121).
-LEAST_INODES = 100
 # Without these facts nobody knows whether the node is fit.
 NEEDED_FACTS = ("system", "store", "gpus")
 # Failures that tell nothing about the node itself.
@@ -51,7 +49,8 @@ _UNKNOWN_REASONS = ("timed-out", "connection-lost", "killed", "bad-answer")
 @frozen
 class EnvironmentNeeds:
     """What an environment needs of a node. platforms: it has a build for each of them. cuda, build:
-    None for a build without CUDA. store_bytes: 0 if it is not known yet."""
+    None for a build without CUDA. store_bytes: 0 if it is not known yet. inodes: an image takes two,
+    an unpacked environment of torch 36,000 (measured; torch 2.3.1+cu121)."""
 
     name: str = ""
     platforms: tuple[Platform, ...] = ()
@@ -59,6 +58,7 @@ class EnvironmentNeeds:
     cuda: str | None = None
     build: Build | None = None
     store_bytes: int = 0
+    inodes: int = 100
 
 
 NO_NEEDS = EnvironmentNeeds()
@@ -101,6 +101,8 @@ def judge(
         if fact not in facts:
             reason = facts["unread"].get(fact, "the node does not say it")
             unread.append(_problem("unread", f"{fact}: {reason}"))
+    if "methods" in needed and facts.get("methods") == []:
+        problems.append(_problem("no-method", "nothing there can mount or unpack the image"))
     verdict: NodeVerdict = "fit"
     if problems:
         verdict = "unfit"
@@ -229,8 +231,9 @@ def _store_problems(facts: FitnessFacts, needs: EnvironmentNeeds) -> Iterator[No
     if store["free_bytes"] < needs.store_bytes:
         free, needed = format_bytes(store["free_bytes"]), format_bytes(needs.store_bytes)
         yield _problem("disk-full", f"{free} free in {existing}; {needed} are needed")
-    if inodes is not None and inodes < LEAST_INODES:
-        yield _problem("no-inodes", f"{format_count(inodes, 'free inode')} in {existing}")
+    if inodes is not None and inodes < needs.inodes:
+        free = format_count(inodes, "free inode")
+        yield _problem("no-inodes", f"{free} in {existing}; {needs.inodes} are needed")
 
 
 def clock_skew_s(reply: NodeReply[ResultT]) -> float:

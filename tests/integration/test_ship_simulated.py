@@ -99,7 +99,7 @@ def small_disks(tmp_path: Path) -> Iterator[Path]:
 def test_each_fault_is_named_with_node_and_stage_and_the_others_finish(
     small_disks: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The one that hangs is asked twice, within one deadline, and never again."""
+    """The one that hangs is asked once."""
     toy = pack_toy(small_disks, "1", filler=100_000)
     calls = small_disks / "calls"
     faults = {**FAULTS, "hung": f"echo >>{shlex.quote(str(calls))}; {FAULTS['hung']}"}
@@ -113,7 +113,7 @@ def test_each_fault_is_named_with_node_and_stage_and_the_others_finish(
     assert {reached[f"ok{number}"] for number in range(1, 5)} == {"active"}
     active = nodes.active()
     assert {active[name] for name in REACHED} == {None}
-    assert calls.read_text() == "\n\n"
+    assert calls.read_text() == "\n"
 
 
 def test_nothing_is_sent_below_the_minimum(
@@ -136,15 +136,13 @@ def test_nothing_is_sent_below_the_minimum(
     assert len(run.in_state("active")) == 3
 
 
-def test_a_common_failure_stops_the_run_and_nothing_is_sent(
+def test_nothing_is_sent_to_nodes_that_are_too_old(
     tmp_path: Path, toy: PackedToy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nodes = nodes_of(tmp_path, monkeypatch, "n[1-6]")
     run = shipment(nodes, write_image(tmp_path, toy, glibc_min="99.1"))
     run.ship()
-    assert run.stopped is not None
-    assert run.stopped.reason == "old-glibc"
-    assert "99.1" in run.stopped.message
+    assert set(states(run).values()) == {"failed:check:old-glibc"}
     assert run.distribution.sent_bytes == 0
 
 
@@ -280,19 +278,6 @@ def test_an_image_in_which_some_bytes_are_wrong_is_fetched_anew(
     assert set(states(run).values()) == {"active"}
 
 
-@pytest.mark.exhaustive
-def test_a_late_node_gets_a_second_chance(
-    tmp_path: Path, toy: PackedToy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slept = shlex.quote(f"{tmp_path}/slept")
-    once = f"[ -e {slept} ] || {{ touch {slept}; exec sleep 600; }}"
-    nodes = nodes_of(tmp_path, monkeypatch, "n[1-3]", n2=once)
-    run = shipment(nodes, write_image(tmp_path, toy), deadline_s=8)
-    run.ship()
-    assert (tmp_path / "slept").exists()
-    assert set(states(run).values()) == {"active"}
-
-
 def test_a_python_that_is_too_old_says_so(
     tmp_path: Path, toy: PackedToy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -360,5 +345,4 @@ def test_twenty_of_a_thousand_nodes_are_dead(
     reached = states(run)
     assert {name for name, state in reached.items() if state != "active"} == set(dead)
     assert {reached[name] for name in dead} == {"failed:check:unreachable"}
-    assert run.stopped is None
     assert run.distribution.sent_bytes == 0

@@ -17,7 +17,6 @@ from pathlib import PurePosixPath
 from typing import Literal
 
 from provision.cluster import pack as packs
-from provision.cluster.failures import NodeFailure
 from provision.cluster.inventory import Node, NodeSelection
 from provision.cluster.pack import Pack
 from provision.core.dataclass import frozen
@@ -38,16 +37,14 @@ Verb = Literal["ship", "activate", "rollback"]
 
 @frozen
 class ShipReport:
-    """What a verb did. required: how many nodes should reach the goal. stopped: the reason for which
-    too many nodes failed, if that ended the run. sent_bytes: by this machine. halted: why a wave was
-    the last."""
+    """What a verb did. required: how many nodes should reach the goal. sent_bytes: by this machine.
+    halted: why a wave was the last."""
 
     verb: Verb
     key: str
     request: ShipRequest
     required: int
     states: Mapping[str, NodeState]
-    stopped: NodeFailure | None = None
     size: int = 0
     sent_bytes: int = 0
     copies_between_nodes: int = 0
@@ -103,7 +100,7 @@ def ship(context: Context, request: ShipRequest) -> ShipReport:
     with _locked_run(context, request) as identity:
         shipment = Shipment(request, identity, context.progress, pack, test_wave)
         if request.dry_run:
-            shipment.check(shipment.in_state("pending"), request.deadline_s)
+            shipment.check(shipment.in_state("pending"))
         else:
             shipment.ship()
     return replace(
@@ -175,7 +172,6 @@ def _report(verb: Verb, key: str, request: ShipRequest, run: StageRun) -> ShipRe
         request=request,
         required=run.required(),
         states=run.states,
-        stopped=run.stopped,
     )
 
 

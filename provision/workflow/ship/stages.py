@@ -17,7 +17,6 @@ from provision.core.types import Progress
 from provision.workflow.ship.states import (
     NodeState,
     State,
-    common_failure,
     is_transient,
     required_nodes,
 )
@@ -31,6 +30,8 @@ STRAGGLER_FACTOR = 3.0
 RELEASE_S = 20.0
 # How long a node may see an older state of a shared file system: NFS caches names for 60 s.
 SHARED_WAIT_S = 90.0
+# As many nodes are tried for what one of them does for all of a shared store.
+MOST_WRITERS = 8
 
 
 @frozen
@@ -80,10 +81,7 @@ class StageRun:
         self._common = {"path": self._path, "name": request.name, "run": run}
         self._nodes = {node.name: node for node in request.selection.nodes}
         self._leased: set[str] = set()
-        self._had_second_chance: set[str] = set()
         self.states = {name: NodeState() for name in self._nodes}
-        # The reason for which too many nodes failed, if that ended the run.
-        self.stopped: NodeFailure | None = None
 
     def install(
         self,
@@ -127,17 +125,15 @@ class StageRun:
         self, state: State, nodes: Nodes, step: Callable[[Nodes], None]
     ) -> list[Node]:
         """Take a step on all nodes; in a shared store on one after the other until one reaches a
-        state. Returns the nodes after it."""
+        state, and a few at most. Returns the nodes after it."""
         if not self._request.shared:
             step(nodes)
             return []
-        remaining = list(nodes)
-        while remaining:
-            writer = remaining.pop(0)
+        for index, writer in enumerate(nodes[:MOST_WRITERS]):
             step([writer])
             if self.states[writer.name].state == state:
-                break
-        return remaining
+                return list(nodes[index + 1 :])
+        return []
 
     def _attach(self, nodes: Nodes, key: str, *, active: bool) -> None:
         arguments = {**self._common, "key": key, "active": active, "wait_s": SHARED_WAIT_S}
@@ -160,9 +156,8 @@ class StageRun:
             state.ends_at_boot = installation.get("ends_at_boot", False)
 
     def may_activate(self) -> bool:
-        """Whether enough nodes are ready, and the run was not stopped."""
-        ready = len(self.in_state("passed", "active"))
-        return not self.is_stopped() and ready >= self.required()
+        """Whether enough nodes are ready."""
+        return len(self.in_state("passed", "active")) >= self.required()
 
     def can_be_ready(self) -> bool:
         """Whether enough nodes can still be ready."""
@@ -245,18 +240,6 @@ class StageRun:
             del self._nodes[name], self.states[name]
         else:
             self.states[name].fail(failure)
-
-    def is_stopped(self) -> bool:
-        """Whether too many nodes failed for one reason. Stragglers do not count before their second
-        chance."""
-        if self.stopped is None:
-            failures = [
-                state.failure
-                for name, state in self.states.items()
-                if state.failure and (state.state == "failed" or name in self._had_second_chance)
-            ]
-            self.stopped = common_failure(failures, len(self.states), self.required())
-        return self.stopped is not None
 
     def in_state(self, *states: State, among: Iterable[Node] | None = None) -> list[Node]:
         """The nodes in one of these states, without those that were left out."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -37,8 +36,6 @@ TRANSIENT_REASONS = frozenset(
         "cannot-unmount",
     }
 )
-# More nodes than this failing for one reason is no accident of single nodes.
-COMMON_SHARE = 0.2
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?)%")
 _PLACE = re.compile("(rack|zone):")
 
@@ -100,8 +97,7 @@ def expand_waves(texts: Sequence[str], nodes: Nodes) -> tuple[str, ...]:
     """The waves of `--canary`, each with a number of nodes, `rack:NAME` or `zone:NAME`. `racks` and
     `zones` are one wave for each.
 
-    Raises InvalidSpec for a text that is none of these, for a place where no node stands, and for a
-    number below that of the nodes before.
+    Raises InvalidSpec for a text that is none of these, and for a place where no node stands.
     """
     waves: list[str] = []
     for text in map(str.strip, texts):
@@ -111,21 +107,15 @@ def expand_waves(texts: Sequence[str], nodes: Nodes) -> tuple[str, ...]:
             waves += [f"{kind}:{place}" for place in places] or [f"{kind}:"]
         else:
             waves.append(text)
-    total, reached = len(nodes), 0
-    for text, wave in zip(waves, plan_waves(waves, nodes, total)):
-        reached += len(wave)
-        kind, _, place = text.partition(":")
-        if _PLACE.match(text):
-            is_wrong = not place or all(getattr(node, kind) != place for node in nodes)
-            why = f"no node of --on stands in `{text}`"
-        else:
-            is_wrong = required_nodes(text, total, "--canary") < reached
-            why = f"the waves before `{text}` reach more nodes"
-        if is_wrong:
+    for wave in waves:
+        if not _PLACE.match(wave):
+            required_nodes(wave, len(nodes), "--canary")
+            continue
+        kind, _, place = wave.partition(":")
+        if not place or all(getattr(node, kind) != place for node in nodes):
             raise InvalidSpec(
-                f"--canary {','.join(texts)}: {why}.",
-                advice="Write the small ones first, such as `1,5%,all` or `1,racks,all`. `provision "
-                "nodes list` shows racks.",
+                f"--canary {','.join(texts)}: no node of --on stands in `{wave}`.",
+                advice="`provision nodes list` shows racks.",
             )
     return tuple(waves)
 
@@ -145,17 +135,3 @@ def plan_waves(waves: Sequence[str], nodes: Nodes, total: int) -> list[list[Node
         remaining = [node for node in remaining if node.name not in names]
         planned.append(wave)
     return planned
-
-
-def common_failure(
-    failures: Sequence[NodeFailure], total: int, required: int
-) -> NodeFailure | None:
-    """The reason for which more than a fifth of the nodes failed, and more than may fail by `--min`.
-
-    One node is never a pattern.
-    """
-    counts = Counter((failure.stage, failure.reason) for failure in failures)
-    for kind, count in counts.most_common(1):
-        if count >= 2 and count > COMMON_SHARE * total and count > total - required:
-            return next(one for one in failures if (one.stage, one.reason) == kind)
-    return None
