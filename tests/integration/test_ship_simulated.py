@@ -99,7 +99,7 @@ def small_disks(tmp_path: Path) -> Iterator[Path]:
 def test_each_fault_is_named_with_node_and_stage_and_the_others_finish(
     small_disks: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The one that hangs is asked once."""
+    """The one that hangs is asked twice, within one deadline, and never again."""
     toy = pack_toy(small_disks, "1", filler=100_000)
     calls = small_disks / "calls"
     faults = {**FAULTS, "hung": f"echo >>{shlex.quote(str(calls))}; {FAULTS['hung']}"}
@@ -113,7 +113,7 @@ def test_each_fault_is_named_with_node_and_stage_and_the_others_finish(
     assert {reached[f"ok{number}"] for number in range(1, 5)} == {"active"}
     active = nodes.active()
     assert {active[name] for name in REACHED} == {None}
-    assert calls.read_text() == "\n"
+    assert calls.read_text() == "\n\n"
 
 
 def test_nothing_is_sent_below_the_minimum(
@@ -275,6 +275,19 @@ def test_an_image_in_which_some_bytes_are_wrong_is_fetched_anew(
         part.write_bytes(content)
     run = shipment(nodes, write_image(tmp_path, toy))
     run.ship()
+    assert set(states(run).values()) == {"active"}
+
+
+@pytest.mark.exhaustive
+def test_a_late_node_gets_a_second_chance(
+    tmp_path: Path, toy: PackedToy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept = shlex.quote(f"{tmp_path}/slept")
+    once = f"[ -e {slept} ] || {{ touch {slept}; exec sleep 600; }}"
+    nodes = nodes_of(tmp_path, monkeypatch, "n[1-3]", n2=once)
+    run = shipment(nodes, write_image(tmp_path, toy), deadline_s=8)
+    run.ship()
+    assert (tmp_path / "slept").exists()
     assert set(states(run).values()) == {"active"}
 
 

@@ -27,6 +27,9 @@ from provision_runtime.report.text import format_bytes, format_count
 
 # As many of the nodes that have the image already are asked to serve it.
 ASKED_SERVERS = 8
+# The share of the deadline that a node has in the stage check before the others go on without it. It has
+# the rest at the end, so a node that hangs costs one deadline in all.
+FIRST_CHECK_SHARE = 0.25
 
 # Tests an environment on nodes where it was activated; why it is not good, or nothing.
 WaveTest = Callable[[Nodes], str]
@@ -60,10 +63,16 @@ class Shipment(StageRun):
         )
 
     def ship(self) -> None:
-        """All stages."""
-        self.check(self.in_state("pending"))
-        # No gigabytes go out that nobody could activate.
-        if self._request.stage_only or self.can_be_ready():
+        """All stages. Nodes that did not respond in time are asked once more: at the end, or before
+        nothing is sent because of them."""
+        self.check(self.in_state("pending"), FIRST_CHECK_SHARE)
+        is_hopeful = self.is_worth_sending()
+        if not is_hopeful:
+            self.check(self.in_state("unknown"), 1 - FIRST_CHECK_SHARE)
+        if self.is_worth_sending():
+            self._prepare()
+        if is_hopeful:
+            self.check(self.in_state("unknown"), 1 - FIRST_CHECK_SHARE)
             self._prepare()
         if not self._request.stage_only and self.may_activate():
             self._activate_waves()
@@ -122,25 +131,32 @@ class Shipment(StageRun):
             signed=self._signed,
         )
 
-    def check(self, nodes: Nodes) -> None:
-        """Ask which nodes have nothing to do, and the others what they have and can take."""
+    def is_worth_sending(self) -> bool:
+        return self._request.stage_only or self.can_be_ready()
+
+    def check(self, nodes: Nodes, share: float = 1.0) -> None:
+        """Ask which nodes have nothing to do, and the others what they have and can take. share: of
+        the deadline, that a node has for each of the two replies."""
+        limit_s = share * self._request.deadline_s
         suffix = self._pack.image.name.removeprefix(self._pack.key)
         script = probe_script(self._path, self._pack, suffix, self._defaults.readers)
-        probes = self.ask(nodes, actions.PROBE, script, stage="check")
+        probes = self.ask(nodes, actions.PROBE, script, stage="check", limit_s=limit_s)
         remaining = []
         for name, probe in probes.items():
             if probe["active"]:
                 self.states[name].reach("active")
             else:
                 remaining.append(self._nodes[name])
-        self._check_stores(remaining)
+        self._check_stores(remaining, limit_s)
 
-    def _ask_statuses(self, nodes: Nodes) -> list[NodeReply[StoreStatus]]:
+    def _ask_statuses(
+        self, nodes: Nodes, limit_s: float | None = None
+    ) -> list[NodeReply[StoreStatus]]:
         arguments = {**self._arguments, "signed": self._signed}
-        return self.replies(nodes, actions.STORE_STATUS, arguments, stage="check")
+        return self.replies(nodes, actions.STORE_STATUS, arguments, stage="check", limit_s=limit_s)
 
-    def _check_stores(self, nodes: Nodes) -> None:
-        for reply in self._ask_statuses(nodes):
+    def _check_stores(self, nodes: Nodes, limit_s: float | None = None) -> None:
+        for reply in self._ask_statuses(nodes, limit_s):
             status, name = reply.result, reply.node.name
             if status is None:
                 assert reply.failure is not None
