@@ -127,7 +127,7 @@ def _summary(facts: FitnessFacts) -> str:
     if "gpus" in facts:
         if facts["gpus"]["driver"]:
             parts.append(f"driver {facts['gpus']['driver']}")
-        counts = Counter(device["name"] for device in facts["gpus"]["devices"])
+        counts = Counter(facts["gpus"]["devices"])
         names = [f"{count} x {name}" for name, count in counts.items()]
         parts.append(" + ".join(names) or "no GPU")
     if "environment" in facts and not facts["environment"]["problem"]:
@@ -185,7 +185,7 @@ def _problems(facts: FitnessFacts, needs: EnvironmentNeeds) -> Iterator[NodeFail
             yield _problem("gpu-missing", f"{len(devices)} of {on_bus} GPUs respond")
         if devices and driver and needs.platforms:
             yield from _driver_problems(needs, driver, needs.platforms[0])
-            for name in dict.fromkeys(device["name"] for device in devices):
+            for name in dict.fromkeys(devices):
                 yield from _code_problems(needs, name, driver)
     if "environment" in facts and facts["environment"]["problem"]:
         yield _problem(**facts["environment"]["problem"])

@@ -131,8 +131,8 @@ def remove_unused(
 
 def prune_parts(store: Store, name: str, older_than_s: float) -> None:
     """Remove images of this name that nobody went on receiving."""
-    for file in os.listdir(store.join("staging")):
-        part = store.join("staging", file)
-        is_of_name = file.endswith(".part") and stores.name_of(file.rsplit(".", 2)[0]) == name
+    for name_and_hash in store.files("staging", ".part"):
+        part = store.join("staging", f"{name_and_hash}.part")
+        is_of_name = stores.name_of(name_and_hash.rpartition(".")[0]) == name
         if is_of_name and time.time() - os.stat(part).st_mtime > older_than_s:
             remove_file(part)

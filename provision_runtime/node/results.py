@@ -56,20 +56,12 @@ class StoreFacts(TypedDict):
     problem: Failure | None
 
 
-class Device(TypedDict):
-    """A GPU as nvidia-smi lists it."""
-
-    name: str
-    uuid: str
-    memory_mib: int | None
-
-
 class Gpus(TypedDict):
-    """on_bus: how many NVIDIA GPUs the PCI bus has, whatever the driver lists. problem: why
+    """devices: names, as nvidia-smi lists them. on_bus: how many NVIDIA GPUs the PCI bus has, whatever the driver lists. problem: why
     nvidia-smi lists none or fewer."""
 
     driver: str | None
-    devices: list[Device]
+    devices: list[str]
     on_bus: int
     problem: str | None
 
