@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from provision_runtime.report.text import format_bytes, format_count
 
 if TYPE_CHECKING:
     from provision.cluster.failures import NodeFailure
-    from provision.workflow.ship.ship import ShipReport
+    from provision.workflow.ship.stages import StageRun
     from provision.workflow.ship.states import NodeState
 
 # A longer one moves the text of its line.
@@ -24,7 +25,7 @@ LONGEST_NODE_SET = 60
 INSTALLED_AS = {"kernel": "mounted", "fuse": "mounted by squashfuse", "tree": "unpacked"}
 
 
-def ship_lines(report: ShipReport, width: int | None = None) -> list[str]:
+def ship_lines(report: StageRun, width: int | None = None) -> list[str]:
     """States folded to node sets, the advice for each reason once, and what it all means. width: of
     the terminal."""
     from provision.adapters.clustershell import fold
@@ -60,10 +61,10 @@ def ship_lines(report: ShipReport, width: int | None = None) -> list[str]:
             f"{sets.short(fold(installed))}: it is installed there, and not active: provision activate "
             f"{request.name} {request.selection.options(installed)}"
         )
-    elif 0 < report.possible < report.required and report.verb == "ship" and not request.stage_only:
+    elif 0 < report.possible < report.expected and report.verb == "ship" and not request.stage_only:
         sentences.append(
             f"only {format_count(report.possible, 'node')} can be ready, and --min requires "
-            f"{report.required}. Repair the others, or lower --min; --stage-only ships to those "
+            f"{report.expected}. Repair the others, or lower --min; --stage-only ships to those "
             "that can be ready"
         )
     for sentence in [*sentences, *sets.lines(), _result_line(report)]:
@@ -71,7 +72,7 @@ def ship_lines(report: ShipReport, width: int | None = None) -> list[str]:
     return lines
 
 
-def _state_text(report: ShipReport, state: NodeState) -> str:
+def _state_text(report: StageRun, state: NodeState) -> str:
     if state.failure is not None:
         failure = state.failure
         return f"{state.state}: {failure.stage}: {failure.reason}: {failure.message}"
@@ -112,39 +113,37 @@ def advice_lines(failures: Iterable[NodeFailure]) -> list[str]:
     return [f"{reason}: {REASONS[reason].meaning}. {REASONS[reason].advice}" for reason in reasons]
 
 
-def _result_line(report: ShipReport) -> str:
+def _result_line(report: StageRun) -> str:
     total, key = format_count(len(report.states), "node"), report.key or report.request.name
-    reached = [state.state for state in report.states.values()]
+    counts = Counter(state.state for state in report.states.values())
+    size, waiting = format_bytes(report.size), counts["fit"]
     if report.request.dry_run and report.verb != "ship":
-        have_it = reached.count("verified") + reached.count("active")
-        return f"{key}: would be active on {have_it} of {total}"
+        return f"{key}: would be active on {counts['verified'] + counts['active']} of {total}"
     if report.request.dry_run:
-        waiting = reached.count("fit")
-        if not waiting:
-            return f"{key}: would send nothing to {total}"
-        if not report.succeeded:
-            return f"{key}: would send nothing: --min demands {report.required} nodes"
-        return f"{key}: would bring {format_bytes(report.size)} to {waiting} of {total}"
+        would = f"bring {size} to {waiting} of {total}" if waiting else f"send nothing to {total}"
+        if waiting and not report.succeeded:
+            would = f"send nothing: --min demands {report.expected} nodes"
+        return f"{key}: would {would}"
     if not report.key:
         return f"{key}: nothing to go back to on {total}, so nothing was changed"
     goal = "ready" if report.request.stage_only else "active"
-    line = f"{key}: {goal} on {report.ready} of {total}"
-    if report.required > report.ready:
-        line += f"; --min demands {report.required}"
+    parts = [f"{key}: {goal} on {report.ready} of {total}"]
+    if report.expected > report.ready:
         # A node whose answer to the activation was lost may be active.
-        if goal == "active" and report.ready == 0 and "unknown" not in reached:
-            line += ", so nothing was activated"
-    if report.verb == "ship" and report.sent_bytes + report.copies_between_nodes:
-        line += f"; sent {format_bytes(report.sent_bytes)} from here"
-        if report.copies_between_nodes:
-            noun = "copy" if report.copies_between_nodes == 1 else "copies"
-            line += f", {report.copies_between_nodes} {noun} between nodes"
+        is_certain = goal == "active" and not report.ready and not counts["unknown"]
+        nothing = ", so nothing was activated" if is_certain else ""
+        parts.append(f"--min demands {report.expected}{nothing}")
+    copies = report.copies_between_nodes
+    if report.verb == "ship" and report.sent_bytes + copies:
+        noun = "copy" if copies == 1 else "copies"
+        between = f", {copies} {noun} between nodes" if copies else ""
+        parts.append(f"sent {format_bytes(report.sent_bytes)} from here{between}")
     elif report.verb == "ship":
-        line += "; nothing was sent"
-    return line
+        parts.append("nothing was sent")
+    return "; ".join(parts)
 
 
-def ship_json(report: ShipReport) -> dict[str, object]:
+def ship_json(report: StageRun) -> dict[str, object]:
     nodes = {}
     for name, state in report.states.items():
         row = asdict(state)
@@ -155,7 +154,7 @@ def ship_json(report: ShipReport) -> dict[str, object]:
         "name": report.request.name,
         "key": report.key,
         "goal": report.goal,
-        "required": report.required,
+        "required": report.expected,
         "ready": report.ready,
         "succeeded": report.succeeded,
         "dry_run": report.request.dry_run,

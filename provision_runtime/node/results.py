@@ -9,7 +9,7 @@ from typing import Any, Mapping, TypedDict
 # Texts by name: of a run that changes a store, of the lab's rules, of a signature, of variables.
 Texts = Mapping[str, str]
 # Why `store-remove` leaves an environment.
-IS_ACTIVE = "it is active (--active removes it too)"
+IS_ACTIVE = "it is active (--force removes it too)"
 # The store's folder for metrics, where the health check writes NAME-health.prom.
 METRICS = "metrics"
 # Before the name of a setting of NCCL among the facts of drift.

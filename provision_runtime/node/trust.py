@@ -9,6 +9,7 @@ Only they can change what was found safe, so it stays safe until it is used.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -87,16 +88,11 @@ class Trust:
 
     def __init__(self, trusted_group: str = "", trusted_user: int = 0) -> None:
         self._group = trusted_group
-        self._gid: int | None = None
         self._users: dict[int, bool] = {0: True, os.geteuid(): True, trusted_user: True}
         self._mounts: dict[str, Mount] | None = None
-        if trusted_group:
-            import grp
-
-            try:
-                self._gid = grp.getgrnam(trusted_group).gr_gid
-            except KeyError:
-                pass  # `path_problem` reports it
+        self._gid: int | None = None
+        with contextlib.suppress(KeyError):  # `path_problem` reports it
+            self._gid = readers_gid(GROUP_READERS + trusted_group) if trusted_group else None
 
     def path_problem(self, path: str) -> str | None:
         """How another user could change what runs from a path or is made there; None if nobody can.
@@ -111,10 +107,10 @@ class Trust:
             # In a sticky folder only its owner may rename or remove an entry.
             if problem is None and not parent.st_mode & stat.S_ISVTX:
                 problem = self._writer(folder, parent)
-            if problem is None and status is None:
-                return self._heir(folder)
-            if problem is not None or status is None:
+            if problem is not None:
                 return problem
+            if status is None:
+                return self._heir(folder)
             problem = self._owner(entry, status)
         end = os.path.realpath(path)
         return problem or self._writer(end, os.lstat(end)) or self._heir(end)
@@ -235,20 +231,15 @@ class Trust:
             return False
 
     def _trusts_user(self, uid: int) -> bool:
-        if uid not in self._users:
-            self._users[uid] = _may_be_root(uid) or self._is_member(uid)
-        return self._users[uid]
-
-    def _is_member(self, uid: int) -> bool:
         import pwd
 
-        if self._gid is None:
-            return False
-        try:
-            user = pwd.getpwuid(uid)
-        except KeyError:
-            return False
-        return self._gid in os.getgrouplist(user.pw_name, user.pw_gid)
+        if uid not in self._users:
+            self._users[uid] = _may_be_root(uid)
+            with contextlib.suppress(KeyError):
+                user = pwd.getpwuid(uid)
+                if self._gid and self._gid in os.getgrouplist(user.pw_name, user.pw_gid):
+                    self._users[uid] = True
+        return self._users[uid]
 
     def _trusts_group(self, gid: int) -> bool:
         """Also a trusted user's private group, of the same name and with nobody else in it, as most

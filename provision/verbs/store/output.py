@@ -52,22 +52,18 @@ def disk_lines(nodes: Mapping[str, StoreContents], width: int | None) -> list[st
 
 def log_lines(nodes: Mapping[str, StoreLog], width: int | None) -> list[str]:
     """The events of all nodes by time; what one run did on several nodes is one line."""
-    nodes_of: dict[tuple[str, str, str], list[str]] = {}
-    times: dict[tuple[str, str, str], float] = {}
+    runs: dict[tuple[str, str, str], dict[str, float]] = {}
     for node, log in nodes.items():
         for event in log["events"]:
             who = str(event.get("by") or "an unnamed user")
             if event.get("client"):
                 who += f" from {event['client']}"
             what = f"{event['event']} {event.get('key') or event.get('name') or ''}".strip()
-            run = (str(event.get("run")), what, who)
-            nodes_of.setdefault(run, []).append(node)
-            times.setdefault(run, event["at"])
+            runs.setdefault((str(event.get("run")), what, who), {}).setdefault(node, event["at"])
     lines = []
-    for run, at in sorted(times.items(), key=lambda item: item[1]):
-        _, what, who = run
-        clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
-        lines += wrap_line(f"{clock}  {what} on {fold(set(nodes_of[run]))}, by {who}", width, 21)
+    for (_, what, who), times in sorted(runs.items(), key=lambda item: min(item[1].values())):
+        clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(min(times.values())))
+        lines += wrap_line(f"{clock}  {what} on {fold(times)}, by {who}", width, 21)
     return lines or ["no events"]
 
 

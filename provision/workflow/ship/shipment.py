@@ -36,7 +36,7 @@ WaveTest = Callable[[Nodes], str]
 
 
 class Shipment(StageRun):
-    """One run over nodes. halted: why no further wave was activated."""
+    """One run over nodes."""
 
     def __init__(
         self,
@@ -48,8 +48,7 @@ class Shipment(StageRun):
     ) -> None:
         super().__init__(request, identity, progress)
         self._test_wave = test_wave
-        self.halted = ""
-        self._pack = pack
+        self._pack, self.key, self.size = pack, pack.key, pack.size
         self._arguments = {
             "path": self._path,
             "pack": node_pack(pack),
@@ -74,12 +73,12 @@ class Shipment(StageRun):
         if is_hopeful:
             self.check(self.in_state("unknown"), 1 - FIRST_CHECK_SHARE)
             self._prepare()
-        if not self._request.stage_only and self.may_activate():
+        if not self.request.stage_only and self.may_activate():
             self._activate_waves()
-        if self._request.boot_unit:
+        if self.request.boot_unit:
             self._install_boot_unit()
-        if self._request.module_folder:
-            arguments = {**self._common, "folder": self._request.module_folder}
+        if self.request.module_folder:
+            arguments = {**self._common, "folder": self.request.module_folder}
             self.ask(self.in_state("active"), actions.STORE_MODULE, arguments, stage="module")
         self.release()
 
@@ -100,14 +99,14 @@ class Shipment(StageRun):
     def _activate_waves(self) -> None:
         """Activate one wave after the other, until one is not good."""
         ready = self.in_state("passed", "active")
-        for wave in plan_waves(self._request.waves, ready, len(self._nodes)):
+        for wave in plan_waves(self.request.waves, ready, len(self._nodes)):
             passed = self.in_state("passed", among=wave)
             self.activate(passed, self._pack.key)
             stragglers = self.in_state("unknown", among=passed)
             self.check(stragglers)
             self.activate(self.in_state("passed", among=stragglers), self._pack.key)
             inactive = [node for node in passed if node not in self.in_state("active")]
-            if inactive and len(self._request.waves) > 1:
+            if inactive and len(self.request.waves) > 1:
                 self.halted = (
                     f"{format_count(len(inactive), 'node')} of a wave could not be activated"
                 )
@@ -120,7 +119,7 @@ class Shipment(StageRun):
         """Bring nodes up to `passed`; those that are active already stay so."""
         self._bring_image()
         allowed: tuple[str, ...] = ()
-        if self._request.shared and not all(map(_can_mount, self._statuses.values())):
+        if self.request.shared and not all(map(_can_mount, self._statuses.values())):
             # A shared store is unpacked unless all nodes can mount its image.
             allowed = ("tree",)
         self.install(
@@ -132,12 +131,12 @@ class Shipment(StageRun):
         )
 
     def is_worth_sending(self) -> bool:
-        return self._request.stage_only or self.can_be_ready()
+        return self.request.stage_only or self.can_be_ready()
 
     def check(self, nodes: Nodes, share: float = 1.0) -> None:
         """Ask which nodes have nothing to do, and the others what they have and can take. share: of
         the deadline, that a node has for each of the two replies."""
-        limit_s = share * self._request.deadline_s
+        limit_s = share * self.request.deadline_s
         suffix = self._pack.image.name.removeprefix(self._pack.key)
         script = probe_script(self._path, self._pack, suffix, self._defaults.readers)
         probes = self.ask(nodes, actions.PROBE, script, stage="check", limit_s=limit_s)
@@ -176,7 +175,7 @@ class Shipment(StageRun):
                 state.reach("verified")
             else:
                 state.reach("active" if status["active"] == self._pack.key else "passed")
-        if not self._request.shared:
+        if not self.request.shared:
             # Raise InvalidSpec if several nodes have the same network file system at the path:
             # each would write into the store of the others.
             users: dict[tuple[str | None, str | None], str] = {}
@@ -220,7 +219,7 @@ class Shipment(StageRun):
         self._leased.update(node.name for node in waiting)
         size = format_bytes(self._pack.size)
         self._progress.info(f"shipping {size} to {len(waiting)} of {len(self._nodes)} nodes")
-        if not self._request.shared:
+        if not self.request.shared:
             self.distribution.distribute(waiting, self._servers(), self._statuses)
             return
         # One copy for all nodes: the others see what one of them verified.

@@ -18,11 +18,13 @@ from provision.workflow.ship.states import (
     NodeState,
     State,
     is_transient,
+    plan_waves,
     required_nodes,
 )
 from provision_runtime.node.results import Installation
 
 Profile = Literal["quick", "default", "full"]
+Verb = Literal["ship", "activate", "rollback"]
 # A node is a straggler when it takes longer than the deadline and three times the median of the
 # others.
 STRAGGLER_FACTOR = 3.0
@@ -65,13 +67,24 @@ class ShipRequest:
 
 
 class StageRun:
-    """A run in stages. identity: as nodes record it (`run_identity`), with `signers` of the lab, whose
-    packs alone they take."""
+    """A run in stages, and what came of it. identity: as nodes record it (`run_identity`), with
+    `signers` of the lab, whose packs alone they take.
+
+    key: of the environment. halted: why a wave was the last. size: of the image. sent_bytes: by this
+    machine.
+    """
+
+    key = halted = ""
+    size = sent_bytes = copies_between_nodes = 0
 
     def __init__(
-        self, request: ShipRequest, identity: Mapping[str, str], progress: Progress
+        self,
+        request: ShipRequest,
+        identity: Mapping[str, str],
+        progress: Progress,
+        verb: Verb = "ship",
     ) -> None:
-        self._request, self._progress = request, progress
+        self.request, self.verb, self._progress = request, verb, progress
         self._defaults = request.selection.defaults
         run = {**identity, **self._defaults.rules}
         if request.allow_older:
@@ -105,7 +118,7 @@ class StageRun:
 
     def activate(self, candidates: Nodes, key: str) -> None:
         """Switch nodes to an environment. In a shared store one node does it for all."""
-        arguments = {**self._common, "key": key, "is_shared": self._request.shared}
+        arguments = {**self._common, "key": key, "is_shared": self.request.shared}
 
         def activate_on(nodes: Nodes) -> None:
             self._leased.update(node.name for node in nodes)
@@ -126,7 +139,7 @@ class StageRun:
     ) -> list[Node]:
         """Take a step on all nodes; in a shared store on one after the other until one reaches a
         state, and a few at most. Returns the nodes after it."""
-        if not self._request.shared:
+        if not self.request.shared:
             step(nodes)
             return []
         for index, writer in enumerate(nodes[:MOST_WRITERS]):
@@ -146,7 +159,7 @@ class StageRun:
         arguments: Arguments,
         extra_s: float,
     ) -> None:
-        limit_s = self._request.deadline_s + extra_s
+        limit_s = self.request.deadline_s + extra_s
         results = self.ask(nodes, action, arguments, stage="install", limit_s=limit_s)
         for name, installation in results.items():
             state = self.states[name]
@@ -161,11 +174,38 @@ class StageRun:
 
     def can_be_ready(self) -> bool:
         """Whether enough nodes can still be ready."""
-        hopeless = len(self.in_state("failed", "unknown"))
-        return len(self._nodes) - hopeless >= self.required()
+        return self.possible >= self.required()
 
     def required(self) -> int:
-        return required_nodes(self._request.minimum, len(self._nodes))
+        return required_nodes(self.request.minimum, len(self._nodes))
+
+    @property
+    def expected(self) -> int:
+        """How many nodes should reach the goal: no more than are in the waves."""
+        waves = plan_waves(self.request.waves, self.request.selection.nodes)
+        return min(self.required(), sum(map(len, waves)))
+
+    @property
+    def possible(self) -> int:
+        """How many nodes could be where they should be."""
+        return len(self._nodes) - len(self.in_state("failed", "unknown"))
+
+    @property
+    def goal(self) -> State:
+        """The state that nodes should reach."""
+        return "passed" if self.request.stage_only else "active"
+
+    @property
+    def ready(self) -> int:
+        """How many nodes are where they should be."""
+        return len(self.in_state(self.goal, "active"))
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether enough nodes are; for a dry run, whether enough could be."""
+        if self.request.dry_run:
+            return self.possible >= self.expected
+        return self.ready >= self.expected and not self.halted
 
     def release(self) -> None:
         """Let other runs in where this one ended before the activation. Where nobody responds, the
@@ -217,13 +257,13 @@ class StageRun:
                 if reply.node.name not in replies:
                     meter.advance(1)
 
-            for _ in range(self._request.retries + 1):
+            for _ in range(self.request.retries + 1):
                 latest = run_action(
                     remaining,
                     action,
                     arguments,
                     stage=stage,
-                    timeout_s=self._request.deadline_s if limit_s is None else limit_s,
+                    timeout_s=self.request.deadline_s if limit_s is None else limit_s,
                     straggler_factor=STRAGGLER_FACTOR,
                     defaults=self._defaults,
                     on_reply=on_reply,

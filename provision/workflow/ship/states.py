@@ -120,9 +120,10 @@ def expand_waves(texts: Sequence[str], nodes: Nodes) -> tuple[str, ...]:
     return tuple(waves)
 
 
-def plan_waves(waves: Sequence[str], nodes: Nodes, total: int) -> list[list[Node]]:
-    """Which nodes each wave activates. nodes: those that are ready, of `total`; a number counts the
-    nodes of the waves before, too."""
+def plan_waves(waves: Sequence[str], nodes: Nodes, total: int | None = None) -> list[list[Node]]:
+    """Which nodes each wave activates. nodes: those that are ready, of `total` (None: all); a number
+    counts the nodes of the waves before, too."""
+    total = len(nodes) if total is None else total
     planned, remaining = [], list(nodes)
     for text in waves:
         if _PLACE.match(text):
