@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from provision.cluster.failures import NodeFailure
@@ -36,14 +36,13 @@ def facts(**changes: Value) -> DriftFacts:
 def record(
     nodes: Mapping[str, DriftFacts],
     failures: Mapping[str, NodeFailure] | None = None,
-    unexplained: Sequence[str] = (),
 ) -> Any:
     """What the comparison writes. failures: nodes that gave no answer; they come last."""
     failures = failures or {}
     listed = tuple(Node(name=name, engine="ssh", address=name) for name in (*nodes, *failures))
     selection = NodeSelection(text="a100", nodes=listed)
     request = DriftRequest(name="train", selection=selection, deep=True)
-    return compose(request, nodes, failures, {}, {}, unexplained)
+    return compose(request, nodes, failures, {}, {})
 
 
 def cluster(count: int, **deviating: DriftFacts) -> dict[str, DriftFacts]:

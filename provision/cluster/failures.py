@@ -18,6 +18,8 @@ MESSAGE_LENGTH = 500
 class FailureReason:
     meaning: str
     advice: str
+    is_unknown: bool = False
+    is_transient: bool = False
 
 
 @frozen

@@ -15,7 +15,7 @@ from provision import catalog
 from provision.adapters.kubernetes.nodes import KubernetesNode
 from provision.catalog import Build, version_key
 from provision.catalog.mismatches import code_mismatches, driver_mismatches
-from provision.cluster.failures import NodeFailure
+from provision.cluster.failures import REASONS, NodeFailure
 from provision.cluster.inventory import Node
 from provision.cluster.remote import NodeReply
 from provision.core.dataclass import frozen
@@ -42,8 +42,6 @@ CLOCK_SKEWS = (
 )
 # Without these facts nobody knows whether the node is fit.
 NEEDED_FACTS = ("system", "store", "gpus")
-# Failures that tell nothing about the node itself.
-_UNKNOWN_REASONS = ("timed-out", "connection-lost", "killed", "bad-answer")
 
 
 @frozen
@@ -140,7 +138,7 @@ def _judge_failure(node: Node, failure: NodeFailure) -> NodeFitness:
     verdict: NodeVerdict = "unfit"
     if failure.reason == "same-node":
         verdict = "same"
-    elif failure.reason in _UNKNOWN_REASONS:
+    elif REASONS[failure.reason].is_unknown:
         verdict = "unknown"
     if not node.responds:
         state = f"{node.state} ({node.reason})" if node.reason else node.state

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from provision.cluster.failures import NodeFailure
+from provision.cluster.failures import REASONS, NodeFailure
 from provision.cluster.inventory import Node, Nodes
 from provision.core.errors import InvalidSpec
 
@@ -17,25 +17,6 @@ from provision.core.errors import InvalidSpec
 # it. unknown: it did not respond in time, so it may be in any state up to the one it was asked for.
 State = Literal["pending", "fit", "shipped", "verified", "passed", "active", "failed", "unknown"]
 
-# Failures after which nobody knows what the node has done.
-UNKNOWN_REASONS = frozenset({"timed-out", "connection-lost", "killed", "bad-answer", "unread"})
-# Failures that another try may not have. A host that is down is not tried again: that takes long,
-# and the next ship does it.
-TRANSIENT_REASONS = frozenset(
-    {
-        "connection-lost",
-        "connection-closed",
-        "killed",
-        "bad-answer",
-        "cut-off",
-        "wrong-bytes",
-        "peer-unreachable",
-        "peer-failed",
-        "port-in-use",
-        "file-system",
-        "cannot-unmount",
-    }
-)
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?)%")
 _PLACE = re.compile("(rack|zone):")
 
@@ -63,12 +44,12 @@ class NodeState:
         self.state, self.failure = state, None
 
     def fail(self, failure: NodeFailure) -> None:
-        self.state = "unknown" if failure.reason in UNKNOWN_REASONS else "failed"
+        self.state = "unknown" if REASONS[failure.reason].is_unknown else "failed"
         self.failure = failure
 
 
 def is_transient(failure: NodeFailure | None) -> bool:
-    return failure is not None and failure.reason in TRANSIENT_REASONS
+    return failure is not None and REASONS[failure.reason].is_transient
 
 
 def required_nodes(minimum: str, total: int, option: str = "--min") -> int:

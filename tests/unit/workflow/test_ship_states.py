@@ -13,7 +13,7 @@ from hypothesis import strategies as some
 
 from provision import lockfile
 from provision.cli.main import cli
-from provision.cluster.failures import REASONS, NodeFailure
+from provision.cluster.failures import NodeFailure
 from provision.cluster.inventory import Node
 from provision.cluster.pack import Pack, node_pack
 from provision.cluster.remote import NodeReply
@@ -21,8 +21,6 @@ from provision.core.errors import InvalidSpec
 from provision.workflow.ship import ship
 from provision.workflow.ship.distribution import plan_wave
 from provision.workflow.ship.states import (
-    TRANSIENT_REASONS,
-    UNKNOWN_REASONS,
     NodeState,
     expand_waves,
     plan_waves,
@@ -42,10 +40,6 @@ def failed(reason: str, stage: str = "ship") -> NodeState:
     state = NodeState()
     state.fail(failure(reason, stage))
     return state
-
-
-def test_reasons_of_these_rules_are_documented() -> None:
-    assert set(REASONS) >= UNKNOWN_REASONS | TRANSIENT_REASONS
 
 
 def test_a_state_reads_as_its_stage_and_reason() -> None:
