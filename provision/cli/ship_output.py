@@ -37,11 +37,8 @@ def ship_lines(report: StageRun, width: int | None = None) -> list[str]:
     lines = folded_lines(texts, width, sets)
     failures = {name: state.failure for name, state in states.items() if state.failure}
     sentences = advice_lines(failures.values())
-    nodes_of_note: dict[str, list[str]] = {}
-    for name, state in states.items():
-        for note in _notes(state):
-            nodes_of_note.setdefault(note, []).append(name)
-    sentences += [f"{sets.short(fold(nodes))}: {note}" for note, nodes in nodes_of_note.items()]
+    notes = {name: "; ".join(_notes(state)) for name, state in states.items() if _notes(state)}
+    sentences += [f"{sets.short(nodes)}: {note}" for nodes, note in fold_equal(notes)]
     if request.left_out:
         kinds = {
             node.name: ": ".join(filter(None, (node.state, node.reason)))

@@ -228,18 +228,16 @@ def test_tar_unpacks_to_the_tree(tmp_path: Path) -> None:
     assert packs.tree_size(out) == packs.tree_size(tree) == (3004, 8)
 
 
-@pytest.mark.parametrize(
-    ("printed", "message"),
-    [("mksquashfs version 4.3 (2014/05/12)", "too old"), ("hello", "printed no version")],
-)
+@pytest.mark.parametrize("printed", ["mksquashfs version 4.3 (2014/05/12)", "hello"])
 def test_useless_mksquashfs_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: str, message: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: str
 ) -> None:
     command = tmp_path / "mksquashfs"
     write_program(command, f"#!/bin/sh\necho '{printed}'\n")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    with pytest.raises(ToolMissing, match=message) as caught:
+    with pytest.raises(ToolMissing, match="4.4 or newer") as caught:
         squashfs.version()
+    assert f"printed `{printed}`" in caught.value.message
     assert "apt or dnf install squashfs-tools" in caught.value.advice
     assert "--format tar" in caught.value.advice
 
