@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -37,8 +36,9 @@ def ship_lines(report: StageRun, width: int | None = None) -> list[str]:
     lines = folded_lines(texts, width, sets)
     failures = {name: state.failure for name, state in states.items() if state.failure}
     sentences = advice_lines(failures.values())
-    notes = {name: "; ".join(_notes(state)) for name, state in states.items() if _notes(state)}
-    sentences += [f"{sets.short(nodes)}: {note}" for nodes, note in fold_equal(notes)]
+    notes = {name: tuple(_notes(state)) for name, state in states.items()}
+    for nodes, texts_of_nodes in fold_equal(notes):
+        sentences += [f"{sets.short(nodes)}: {note}" for note in texts_of_nodes]
     if request.left_out:
         kinds = {
             node.name: ": ".join(filter(None, (node.state, node.reason)))
@@ -112,32 +112,34 @@ def advice_lines(failures: Iterable[NodeFailure]) -> list[str]:
 
 def _result_line(report: StageRun) -> str:
     total, key = format_count(len(report.states), "node"), report.key or report.request.name
-    counts = Counter(state.state for state in report.states.values())
-    size, waiting = format_bytes(report.size), counts["fit"]
+    reached = [state.state for state in report.states.values()]
     if report.request.dry_run and report.verb != "ship":
-        return f"{key}: would be active on {counts['verified'] + counts['active']} of {total}"
+        have_it = reached.count("verified") + reached.count("active")
+        return f"{key}: would be active on {have_it} of {total}"
     if report.request.dry_run:
-        would = f"bring {size} to {waiting} of {total}" if waiting else f"send nothing to {total}"
-        if waiting and not report.succeeded:
-            would = f"send nothing: --min demands {report.expected} nodes"
-        return f"{key}: would {would}"
+        waiting = reached.count("fit")
+        if not waiting:
+            return f"{key}: would send nothing to {total}"
+        if not report.succeeded:
+            return f"{key}: would send nothing: --min demands {report.expected} nodes"
+        return f"{key}: would bring {format_bytes(report.size)} to {waiting} of {total}"
     if not report.key:
         return f"{key}: nothing to go back to on {total}, so nothing was changed"
     goal = "ready" if report.request.stage_only else "active"
-    parts = [f"{key}: {goal} on {report.ready} of {total}"]
+    line = f"{key}: {goal} on {report.ready} of {total}"
     if report.expected > report.ready:
+        line += f"; --min demands {report.expected}"
         # A node whose answer to the activation was lost may be active.
-        is_certain = goal == "active" and not report.ready and not counts["unknown"]
-        nothing = ", so nothing was activated" if is_certain else ""
-        parts.append(f"--min demands {report.expected}{nothing}")
-    copies = report.copies_between_nodes
-    if report.verb == "ship" and report.sent_bytes + copies:
-        noun = "copy" if copies == 1 else "copies"
-        between = f", {copies} {noun} between nodes" if copies else ""
-        parts.append(f"sent {format_bytes(report.sent_bytes)} from here{between}")
+        if goal == "active" and report.ready == 0 and "unknown" not in reached:
+            line += ", so nothing was activated"
+    if report.verb == "ship" and report.sent_bytes + report.copies_between_nodes:
+        line += f"; sent {format_bytes(report.sent_bytes)} from here"
+        if report.copies_between_nodes:
+            noun = "copy" if report.copies_between_nodes == 1 else "copies"
+            line += f", {report.copies_between_nodes} {noun} between nodes"
     elif report.verb == "ship":
-        parts.append("nothing was sent")
-    return "; ".join(parts)
+        line += "; nothing was sent"
+    return line
 
 
 def ship_json(report: StageRun) -> dict[str, object]:

@@ -100,14 +100,17 @@ def repair_commands(record: DriftRecord, inventory: Path | None = None) -> list[
 
 def _summary(counts: Mapping[str, int]) -> str:
     total = format_count(counts["nodes"], "node")
-    drift, unknown = counts["drift"], counts["unknown"]
-    if not drift and not unknown:
-        return f"{total}, " + (
-            "all the same" if counts["nodes"] != 1 else "which no other is compared with"
-        )
-    parts = [f"{drift} of {total} {'deviates' if drift == 1 else 'deviate'}"] if drift else []
-    parts += [f"{unknown} unknown"] if unknown else []
-    return ", ".join([*parts, f"{counts['same']} the same"])
+    parts = []
+    if counts["drift"]:
+        verb = "deviates" if counts["drift"] == 1 else "deviate"
+        parts.append(f"{counts['drift']} of {total} {verb}")
+    if counts["unknown"]:
+        parts.append(f"{counts['unknown']} unknown")
+    if not parts and counts["nodes"] == 1:
+        return f"{total}, which no other is compared with"
+    if not parts:
+        return f"{total}, all the same"
+    return ", ".join(parts) + f", {counts['same']} the same"
 
 
 def _deviation_lines(record: DriftRecord, sets: NodeSets) -> list[str]:

@@ -169,12 +169,10 @@ def compose(
             for digest, rows in details.items():
                 for node in groups[digest]:
                     nodes[node]["facts"][DISTRIBUTION + name] = rows.get(name)
-    unexplained = [
-        node
-        for digest, members in groups.items()
-        if len(groups) > 1 and digest not in details
-        for node in members
-    ]
+    unexplained: list[str] = []
+    for digest in groups if len(groups) > 1 else ():
+        if digest not in details:
+            unexplained += groups[digest]
     if details and not unexplained:
         # The distributions tell the same in detail, and each has a majority of its own.
         for observed in nodes.values():

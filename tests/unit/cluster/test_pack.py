@@ -235,7 +235,7 @@ def test_useless_mksquashfs_says_what_to_install(
     command = tmp_path / "mksquashfs"
     write_program(command, f"#!/bin/sh\necho '{printed}'\n")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    with pytest.raises(ToolMissing, match="4.4 or newer") as caught:
+    with pytest.raises(ToolMissing, match="or newer") as caught:
         squashfs.version()
     assert f"printed `{printed}`" in caught.value.message
     assert "apt or dnf install squashfs-tools" in caught.value.advice
