@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from provision.cluster.failures import NodeFailure
@@ -43,6 +44,12 @@ def record(
     selection = NodeSelection(text="a100", nodes=listed)
     request = DriftRequest(name="train", selection=selection, deep=True)
     return compose(request, nodes, failures, {}, {})
+
+
+def selection_of(document: Any, inventory: Path | None = None) -> NodeSelection:
+    """The nodes of a record, which Slurm names."""
+    nodes = [Node(name=row["name"], engine="slurm", address="") for row in document["nodes"]]
+    return NodeSelection(text=document["on"], nodes=tuple(nodes), inventory=inventory)
 
 
 def cluster(count: int, **deviating: DriftFacts) -> dict[str, DriftFacts]:

@@ -15,7 +15,7 @@ from provision.cluster.inventory import Node, NodeSelection, select_nodes
 from provision.verbs.drift.output import drift_lines
 from provision.workflow.ship.stages import ShipRequest, StageRun
 from provision.workflow.ship.states import NodeState
-from tests.drift_records import cluster, record, timed_out
+from tests.drift_records import cluster, record, selection_of, timed_out
 from tests.ship_runs import Notes
 
 TERMINAL = 80
@@ -114,7 +114,7 @@ def test_a_rollback_to_nothing_does_not_say_that_nothing_is_active() -> None:
 
 def test_drift_fits_the_terminal() -> None:
     document = record(cluster(3), {"n0004": timed_out()})
-    lines = drift_lines(document, verbose=True, width=TERMINAL)
+    lines = drift_lines(document, selection_of(document), verbose=True, width=TERMINAL)
     assert max(map(len, lines)) <= TERMINAL
 
 
