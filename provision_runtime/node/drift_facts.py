@@ -188,12 +188,10 @@ def limit_facts() -> dict[str, str | int | None]:
 
 def nccl_settings(root: Path, environment: Texts) -> dict[str, str]:
     """The settings that NCCL and its transports read, by name: value and source."""
-    texts = []
-    for path in nccl.files(environment, nccl.home()):
-        try:
-            texts.append((str(path), (root / str(path).lstrip("/")).read_text(errors="replace")))
-        except OSError:
-            continue
+    texts = [
+        (str(path), read_text(root / str(path).lstrip("/")) or "")
+        for path in nccl.files(environment, nccl.home())
+    ]
     settings = {
         setting["name"]: f"{setting['value']} ({setting['source']})"
         for setting in nccl.effective(environment, texts)

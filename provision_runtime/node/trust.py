@@ -76,10 +76,9 @@ def _granted(entry: str, status: os.stat_result, gid: int | None) -> list[int]:
     groups = []
     if gid is not None:
         entries = _access_list(entry, ACCESS_LIST) or [(OWNING_GROUP, status.st_mode >> 3 & 7, 0)]
-        masks = [permissions for tag, permissions, _ in entries if tag == MASK]
         for tag, permissions, number in entries:
             if (tag == GROUP and number == gid) or (tag == OWNING_GROUP and status.st_gid == gid):
-                groups.append(permissions & (masks[0] if masks else permissions))
+                groups.append(permissions & _mask(entries))
     return groups or [status.st_mode & 7]
 
 
@@ -200,19 +199,16 @@ class Trust:
         entries: list[tuple[int, int, int]],
         what: str = "",
     ) -> str | None:
-        masks = [permissions for tag, permissions, _ in entries if tag == MASK]
-        is_masked = bool(masks) and not masks[0] & WRITE
         for tag, permissions, number in entries:
-            if not permissions & WRITE or (is_masked and tag != OTHER):
+            if not permissions & WRITE or (tag != OTHER and not _mask(entries) & WRITE):
                 continue
+            gid = status.st_gid if tag == OWNING_GROUP else number
             if tag == OTHER:
                 who = "every user"
             elif tag == USER and not self._trusts_user(number):
                 who = _user_name(number)
-            elif tag == GROUP and not self._trusts_group(number):
-                who = f"the group {_group_name(number)}"
-            elif tag == OWNING_GROUP and not self._trusts_group(status.st_gid):
-                who = f"the group {_group_name(status.st_gid)}"
+            elif tag in (GROUP, OWNING_GROUP) and not self._trusts_group(gid):
+                who = f"the group {_group_name(gid)}"
             else:
                 continue
             return f"an access list (getfacl) lets {who} write to {what}{path}"
@@ -317,6 +313,12 @@ def _access_list(path: str, name: str) -> list[tuple[int, int, int]]:
     """Tag, permissions and number of every entry; none if there is no list."""
     data = _attribute(path, name)
     return list(struct.iter_unpack("<HHI", data[4:]))
+
+
+def _mask(entries: list[tuple[int, int, int]]) -> int:
+    """What a list gives to users and groups at most."""
+    masks = [permissions for tag, permissions, _ in entries if tag == MASK]
+    return masks[0] if masks else READ | WRITE | SEARCH
 
 
 def _nfs4_entries(data: bytes) -> Iterator[tuple[int, int, int, str]]:
