@@ -82,7 +82,7 @@ def host_libraries(root: Path, environment: Texts) -> dict[str, str | None]:
             if any(re.match(files, name) for files, _ in KINDS.values()):
                 paths.setdefault(os.path.realpath(os.path.join(folder, name)), name)
     texts: dict[str, list[str]] = {kind: [] for kind in KINDS}
-    for path in sorted(paths):
+    for path in filter(os.path.isfile, sorted(paths)):
         printed = "/" + os.path.relpath(path, real_root)
         with contextlib.suppress(OSError, ValueError):  # it cannot be read, or is empty
             with open(path, "rb") as file:
@@ -98,8 +98,8 @@ def _kind_and_build(name: str, content: mmap.mmap) -> tuple[str, str]:
     """Empty for a file that is no library (a linker script). The hash tells two builds of one version
     apart."""
     for kind, (files, mark) in KINDS.items():
-        match = re.search(mark, content)
-        if content[: len(ELF)] == ELF and re.match(files, name) and match is not None:
+        match = re.match(files, name) and re.search(mark, content)
+        if match and content[: len(ELF)] == ELF:
             version = f"{match[1].decode('ascii')} " if match.lastindex else ""
             return kind, f"{version}(build {hashlib.sha256(content).hexdigest()[:BUILD_DIGITS]})"
     return "", ""

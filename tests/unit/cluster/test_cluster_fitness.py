@@ -197,6 +197,16 @@ def test_unread_fact_that_decides_nothing() -> None:
     assert judge(reply(document)).verdict == "fit"
 
 
+def test_a_node_that_cannot_install_an_image_is_unfit_for_a_ship() -> None:
+    """`nodes check` warns of it."""
+    needed = ("system", "store", "methods")
+    assert reasons(judge(reply(facts(methods=[])), NEEDS, needed)) == ["no-method"]
+    assert judge(reply(facts(methods=[])), NEEDS).verdict == "fit"
+    unpacked = dataclasses.replace(NEEDS, inodes=36_000)
+    report = judge(reply(facts(store={"free_inodes": 20_000})), unpacked, needed)
+    assert report.problems[0].message == "20000 free inodes in /opt; 36000 are needed"
+
+
 @pytest.mark.parametrize("fact", ["system", "store", "gpus"])
 def test_a_fact_that_a_node_does_not_say_is_unknown(fact: str) -> None:
     document = facts()
