@@ -79,7 +79,7 @@ def run(verb: str, nodes: NodeSelection) -> list[str]:
         ship(nodes, packed(box() / "scale"))
         return []
     compared = survey.survey(survey.DriftRequest(name="bench", selection=nodes))
-    return output.drift_lines(compared, verbose=False, width=80)
+    return output.drift_lines(compared, nodes, verbose=False, width=80)
 
 
 def packed(folder: Path) -> Pack:

@@ -50,7 +50,7 @@ from provision.verbs.status.status import MachineStatus
 from provision.verbs.why.why import WhyResult
 from provision.workflow.environments import Environment
 from provision.workflow.lock import LockPreview
-from provision.workflow.ship.ship import Verb
+from provision.workflow.ship.stages import Verb
 from provision.workflow.ship.states import State
 from provision_runtime.checkpoint.inspection.audit import Audit
 from provision_runtime.checkpoint.inspection.contents import Contents
@@ -346,7 +346,6 @@ RESULTS = (
             "copies_between_nodes": int,
             "halted": str,
             "left_out": list[str],
-            "stopped": str | None,
             "nodes": {"*": SHIPPED_NODE},
         },
     ),

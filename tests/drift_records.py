@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from provision.cluster.failures import NodeFailure
@@ -36,14 +37,19 @@ def facts(**changes: Value) -> DriftFacts:
 def record(
     nodes: Mapping[str, DriftFacts],
     failures: Mapping[str, NodeFailure] | None = None,
-    unexplained: Sequence[str] = (),
 ) -> Any:
     """What the comparison writes. failures: nodes that gave no answer; they come last."""
     failures = failures or {}
     listed = tuple(Node(name=name, engine="ssh", address=name) for name in (*nodes, *failures))
     selection = NodeSelection(text="a100", nodes=listed)
     request = DriftRequest(name="train", selection=selection, deep=True)
-    return compose(request, nodes, failures, {}, {}, unexplained)
+    return compose(request, nodes, failures, {}, {})
+
+
+def selection_of(document: Any, inventory: Path | None = None) -> NodeSelection:
+    """The nodes of a record, which Slurm names."""
+    nodes = [Node(name=row["name"], engine="slurm", address="") for row in document["nodes"]]
+    return NodeSelection(text=document["on"], nodes=tuple(nodes), inventory=inventory)
 
 
 def cluster(count: int, **deviating: DriftFacts) -> dict[str, DriftFacts]:

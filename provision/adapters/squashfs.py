@@ -40,11 +40,10 @@ def version() -> str:
     use."""
     printed = run([_command(), "-version"], check=False).stdout
     match = re.search(r"mksquashfs version (\d+)\.(\d+)([\w.-]*)", printed)
-    if match is None:
-        raise ToolMissing(f"`{COMMAND} -version` printed no version.", advice=_INSTALL)
-    if (int(match[1]), int(match[2])) < OLDEST:
+    if match is None or (int(match[1]), int(match[2])) < OLDEST:
         raise ToolMissing(
-            f"mksquashfs {match[1]}.{match[2]} is too old: packs need 4.4 or newer.",
+            f"Packs need {COMMAND} 4.4 or newer; `{COMMAND} -version` printed "
+            f"`{printed.partition(chr(10))[0]}`.",
             advice=_INSTALL,
         )
     return f"{match[1]}.{match[2]}{match[3]}"

@@ -57,13 +57,4 @@ def _write_tar(archive: zipfile.ZipFile, name: str, chunks: Iterable[bytes]) -> 
 
 def _files(paths: Iterable[Path], files: Path) -> Iterator[bytes]:
     for path in paths:
-        name = path.relative_to(files).as_posix()
-        if path.is_symlink():
-            target = str(path.readlink())
-            yield tar.header(name, kind="link", mode=0o777, mtime=tar.EPOCH, target=target)
-            continue
-        status = path.stat()
-        mode = 0o755 if status.st_mode & 0o100 else 0o644
-        yield tar.header(name, kind="file", mode=mode, mtime=tar.EPOCH, size=status.st_size)
-        yield from tar.file_chunks(path)
-        yield tar.padding(status.st_size)
+        yield from tar.tree_member(path.relative_to(files).as_posix(), path)

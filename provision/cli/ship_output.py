@@ -11,7 +11,7 @@ from provision_runtime.report.text import format_bytes, format_count
 
 if TYPE_CHECKING:
     from provision.cluster.failures import NodeFailure
-    from provision.workflow.ship.ship import ShipReport
+    from provision.workflow.ship.stages import StageRun
     from provision.workflow.ship.states import NodeState
 
 # A longer one moves the text of its line.
@@ -24,7 +24,7 @@ LONGEST_NODE_SET = 60
 INSTALLED_AS = {"kernel": "mounted", "fuse": "mounted by squashfuse", "tree": "unpacked"}
 
 
-def ship_lines(report: ShipReport, width: int | None = None) -> list[str]:
+def ship_lines(report: StageRun, width: int | None = None) -> list[str]:
     """States folded to node sets, the advice for each reason once, and what it all means. width: of
     the terminal."""
     from provision.adapters.clustershell import fold
@@ -36,14 +36,9 @@ def ship_lines(report: ShipReport, width: int | None = None) -> list[str]:
     lines = folded_lines(texts, width, sets)
     failures = {name: state.failure for name, state in states.items() if state.failure}
     sentences = advice_lines(failures.values())
-    nodes_of_note: dict[str, list[str]] = {}
-    for name, state in states.items():
-        for note in _notes(state):
-            nodes_of_note.setdefault(note, []).append(name)
-    sentences += [f"{sets.short(fold(nodes))}: {note}" for note, nodes in nodes_of_note.items()]
-    if report.stopped is not None:
-        kind = f"{report.stopped.stage}: {report.stopped.reason}"
-        sentences.append(f"stopped: too many nodes failed for one reason ({kind})")
+    notes = {name: tuple(_notes(state)) for name, state in states.items()}
+    for nodes, texts_of_nodes in fold_equal(notes):
+        sentences += [f"{sets.short(nodes)}: {note}" for note in texts_of_nodes]
     if request.left_out:
         kinds = {
             node.name: ": ".join(filter(None, (node.state, node.reason)))
@@ -63,10 +58,10 @@ def ship_lines(report: ShipReport, width: int | None = None) -> list[str]:
             f"{sets.short(fold(installed))}: it is installed there, and not active: provision activate "
             f"{request.name} {request.selection.options(installed)}"
         )
-    elif 0 < report.possible < report.required and report.verb == "ship" and not request.stage_only:
+    elif 0 < report.possible < report.expected and report.verb == "ship" and not request.stage_only:
         sentences.append(
             f"only {format_count(report.possible, 'node')} can be ready, and --min requires "
-            f"{report.required}. Repair the others, or lower --min; --stage-only ships to those "
+            f"{report.expected}. Repair the others, or lower --min; --stage-only ships to those "
             "that can be ready"
         )
     for sentence in [*sentences, *sets.lines(), _result_line(report)]:
@@ -74,7 +69,7 @@ def ship_lines(report: ShipReport, width: int | None = None) -> list[str]:
     return lines
 
 
-def _state_text(report: ShipReport, state: NodeState) -> str:
+def _state_text(report: StageRun, state: NodeState) -> str:
     if state.failure is not None:
         failure = state.failure
         return f"{state.state}: {failure.stage}: {failure.reason}: {failure.message}"
@@ -115,7 +110,7 @@ def advice_lines(failures: Iterable[NodeFailure]) -> list[str]:
     return [f"{reason}: {REASONS[reason].meaning}. {REASONS[reason].advice}" for reason in reasons]
 
 
-def _result_line(report: ShipReport) -> str:
+def _result_line(report: StageRun) -> str:
     total, key = format_count(len(report.states), "node"), report.key or report.request.name
     reached = [state.state for state in report.states.values()]
     if report.request.dry_run and report.verb != "ship":
@@ -126,14 +121,14 @@ def _result_line(report: ShipReport) -> str:
         if not waiting:
             return f"{key}: would send nothing to {total}"
         if not report.succeeded:
-            return f"{key}: would send nothing: --min demands {report.required} nodes"
+            return f"{key}: would send nothing: --min demands {report.expected} nodes"
         return f"{key}: would bring {format_bytes(report.size)} to {waiting} of {total}"
     if not report.key:
         return f"{key}: nothing to go back to on {total}, so nothing was changed"
     goal = "ready" if report.request.stage_only else "active"
     line = f"{key}: {goal} on {report.ready} of {total}"
-    if report.required > report.ready:
-        line += f"; --min demands {report.required}"
+    if report.expected > report.ready:
+        line += f"; --min demands {report.expected}"
         # A node whose answer to the activation was lost may be active.
         if goal == "active" and report.ready == 0 and "unknown" not in reached:
             line += ", so nothing was activated"
@@ -147,7 +142,7 @@ def _result_line(report: ShipReport) -> str:
     return line
 
 
-def ship_json(report: ShipReport) -> dict[str, object]:
+def ship_json(report: StageRun) -> dict[str, object]:
     nodes = {}
     for name, state in report.states.items():
         row = asdict(state)
@@ -158,7 +153,7 @@ def ship_json(report: ShipReport) -> dict[str, object]:
         "name": report.request.name,
         "key": report.key,
         "goal": report.goal,
-        "required": report.required,
+        "required": report.expected,
         "ready": report.ready,
         "succeeded": report.succeeded,
         "dry_run": report.request.dry_run,
@@ -167,7 +162,6 @@ def ship_json(report: ShipReport) -> dict[str, object]:
         "copies_between_nodes": report.copies_between_nodes,
         "halted": report.halted,
         "left_out": [node.name for node in report.request.left_out],
-        "stopped": report.stopped.reason if report.stopped else None,
         "nodes": nodes,
     }
 

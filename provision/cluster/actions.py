@@ -7,7 +7,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from provision_runtime.node import results
+from provision_runtime.node.results import (
+    Activation,
+    Distributions,
+    DriftFacts,
+    FitnessFacts,
+    History,
+    HostJobs,
+    HostLogs,
+    Installation,
+    JobRanks,
+    Prepared,
+    RanksResult,
+    RemovedEnvironments,
+    StoreContents,
+    StoreLog,
+    StoreStatus,
+)
 
 ResultT = TypeVar("ResultT")
 
@@ -19,29 +35,29 @@ class Action(Generic[ResultT]):
     name: str
 
 
-FACTS: Action[results.FitnessFacts] = Action("facts")
-DOCTOR: Action[dict[str, Any]] = Action("doctor")
-ENVIRONMENT_PYTHON: Action[object] = Action("environment-python")
-SMOKE_PREPARE: Action[results.Prepared] = Action("smoke-prepare")
-SMOKE_RUN: Action[results.RanksResult] = Action("smoke-run")
+FACTS = Action[FitnessFacts]("facts")
+DOCTOR = Action[dict[str, Any]]("doctor")
+ENVIRONMENT_PYTHON = Action[object]("environment-python")
+SMOKE_PREPARE = Action[Prepared]("smoke-prepare")
+SMOKE_RUN = Action[RanksResult]("smoke-run")
 # Sent by the shell script of provision/workflow/ship/probe.py.
-PROBE: Action[dict[str, bool]] = Action("probe")
-STORE_STATUS: Action[results.StoreStatus] = Action("store-status")
-STORE_HISTORY: Action[results.History] = Action("store-history")
-STORE_RECEIVE: Action[object] = Action("store-receive")
-STORE_EXCHANGE: Action[object] = Action("store-exchange")
-STORE_INSTALL: Action[results.Installation] = Action("store-install")
-STORE_ATTACH: Action[results.Installation] = Action("store-attach")
-STORE_ACTIVATE: Action[results.Activation] = Action("store-activate")
-STORE_CONTENTS: Action[results.StoreContents] = Action("store-contents")
-STORE_LOG: Action[results.StoreLog] = Action("store-log")
-STORE_REMOVE: Action[results.RemovedEnvironments] = Action("store-remove")
-STORE_MODULE: Action[object] = Action("store-module")
-STORE_BOOT: Action[object] = Action("store-boot")
-STORE_RELEASE: Action[object] = Action("store-release")
-DRIFT_FACTS: Action[results.DriftFacts] = Action("drift-facts")
-DISTRIBUTIONS: Action[results.Distributions] = Action("distributions")
-JOB_LIST: Action[results.HostJobs] = Action("job-list")
-JOB_LOG: Action[results.HostLogs] = Action("job-log")
-JOB_RANKS: Action[results.JobRanks] = Action("job-ranks")
-JOB_CANCEL: Action[dict[str, list[str]]] = Action("job-cancel")
+PROBE = Action[dict[str, bool]]("probe")
+STORE_STATUS = Action[StoreStatus]("store-status")
+STORE_HISTORY = Action[History]("store-history")
+STORE_RECEIVE = Action[object]("store-receive")
+STORE_EXCHANGE = Action[object]("store-exchange")
+STORE_INSTALL = Action[Installation]("store-install")
+STORE_ATTACH = Action[Installation]("store-attach")
+STORE_ACTIVATE = Action[Activation]("store-activate")
+STORE_CONTENTS = Action[StoreContents]("store-contents")
+STORE_LOG = Action[StoreLog]("store-log")
+STORE_REMOVE = Action[RemovedEnvironments]("store-remove")
+STORE_MODULE = Action[object]("store-module")
+STORE_BOOT = Action[object]("store-boot")
+STORE_RELEASE = Action[object]("store-release")
+DRIFT_FACTS = Action[DriftFacts]("drift-facts")
+DISTRIBUTIONS = Action[Distributions]("distributions")
+JOB_LIST = Action[HostJobs]("job-list")
+JOB_LOG = Action[HostLogs]("job-log")
+JOB_RANKS = Action[JobRanks]("job-ranks")
+JOB_CANCEL = Action[dict[str, list[str]]]("job-cancel")

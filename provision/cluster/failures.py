@@ -18,6 +18,8 @@ MESSAGE_LENGTH = 500
 class FailureReason:
     meaning: str
     advice: str
+    is_unknown: bool = False
+    is_transient: bool = False
 
 
 @frozen
@@ -46,41 +48,13 @@ def message_line(text: str) -> str:
     return text[: MESSAGE_LENGTH - len(end)] + end
 
 
-_FILE = Path(__file__).with_name("data") / "failures.json"
+_DATA = Path(__file__).with_name("data")
 REASONS = {
     name: FailureReason(**row)
-    for name, row in json.loads(_FILE.read_text(encoding="utf-8")).items()
+    for name, row in json.loads((_DATA / "failures.json").read_text(encoding="utf-8")).items()
 }
-
 # What ssh (OpenSSH 7 to 10) and the programs that it starts print -> reason. First match wins.
-_SSH_TEXTS: tuple[tuple[str, str], ...] = (
-    (
-        r"REMOTE HOST IDENTIFICATION HAS CHANGED|Offending \S+ key in|Host key for \S+ has changed",
-        "host-key-changed",
-    ),
-    (r"Host key verification failed|No \S+ host key is known", "host-key-unknown"),
-    (r"Could not resolve hostname|Name or service not known", "unresolvable"),
-    (r"Access denied by pam_slurm_adopt", "no-job"),
-    (r"timed out during banner exchange|during banner exchange", "hung"),
-    (r"Connection refused", "refused"),
-    (r"No route to host|Network is unreachable|Host is down", "unreachable"),
-    (r"Timeout, server \S+ not responding|Broken pipe", "connection-lost"),
-    (r"Connection timed out|Operation timed out", "connect-timeout"),
-    (
-        r"[Pp]assword (change required|has expired)|required to change your password",
-        "account-unusable",
-    ),
-    (r"account has expired|account is currently not available|nologin", "account-unusable"),
-    (
-        r"Permission denied|Too many authentication failures|No supported authentication",
-        "login-refused",
-    ),
-    (r"Connection to \S+ closed by remote host", "connection-lost"),
-    (
-        r"kex_exchange_identification|Connection (closed|reset) by|Exceeded MaxStartups",
-        "connection-closed",
-    ),
-)
+_SSH_TEXTS = json.loads((_DATA / "ssh_texts.json").read_text(encoding="utf-8"))
 _SSH_FAILED = 255
 _NOT_EXECUTABLE, _NOT_FOUND = 126, 127
 # Slurm's daemon on the node does not start the step.
@@ -102,13 +76,9 @@ def classify(status: int | None, stdout: str, stderr: str) -> tuple[str, str]:
         return "no-slurmd", message
     if status == _SSH_FAILED:
         reason = _ssh_reason(stderr)
-        if reason is None:
-            return "connection-lost", message
         # The last line that has the reason: ssh ends with the one that names the host.
-        for line in reversed(_lines(stderr)):
-            if _ssh_reason(line) == reason:
-                return reason, message_line(line)
-        return reason, message
+        lines = [line for line in _lines(stderr) if reason and _ssh_reason(line) == reason]
+        return reason or "connection-lost", message_line(lines[-1]) if lines else message
     if status in (_NOT_EXECUTABLE, _NOT_FOUND):
         return "no-python", message
     if status > 128:
@@ -119,10 +89,7 @@ def classify(status: int | None, stdout: str, stderr: str) -> tuple[str, str]:
 
 
 def _ssh_reason(text: str) -> str | None:
-    for pattern, reason in _SSH_TEXTS:
-        if re.search(pattern, text):
-            return reason
-    return None
+    return next((reason for pattern, reason in _SSH_TEXTS if re.search(pattern, text)), None)
 
 
 def _lines(text: str) -> list[str]:

@@ -15,7 +15,7 @@ from provision import catalog
 from provision.adapters.kubernetes.nodes import KubernetesNode
 from provision.catalog import Build, version_key
 from provision.catalog.mismatches import code_mismatches, driver_mismatches
-from provision.cluster.failures import NodeFailure
+from provision.cluster.failures import REASONS, NodeFailure
 from provision.cluster.inventory import Node
 from provision.cluster.remote import NodeReply
 from provision.core.dataclass import frozen
@@ -40,18 +40,15 @@ CLOCK_SKEWS = (
     (60.0, "a minute"),
     (MOST_CLOCK_SKEW_S, f"{MOST_CLOCK_SKEW_S:.0f} s"),
 )
-# An image needs two, an unpacked environment of torch 36,000 (measured; torch 2.3.1+cu121).
-LEAST_INODES = 100
 # Without these facts nobody knows whether the node is fit.
 NEEDED_FACTS = ("system", "store", "gpus")
-# Failures that tell nothing about the node itself.
-_UNKNOWN_REASONS = ("timed-out", "connection-lost", "killed", "bad-answer")
 
 
 @frozen
 class EnvironmentNeeds:
     """What an environment needs of a node. platforms: it has a build for each of them. cuda, build:
-    None for a build without CUDA. store_bytes: 0 if it is not known yet."""
+    None for a build without CUDA. store_bytes: 0 if it is not known yet. inodes: an image takes two,
+    an unpacked environment of torch 36,000 (measured; torch 2.3.1+cu121)."""
 
     name: str = ""
     platforms: tuple[Platform, ...] = ()
@@ -59,6 +56,7 @@ class EnvironmentNeeds:
     cuda: str | None = None
     build: Build | None = None
     store_bytes: int = 0
+    inodes: int = 100
 
 
 NO_NEEDS = EnvironmentNeeds()
@@ -101,6 +99,8 @@ def judge(
         if fact not in facts:
             reason = facts["unread"].get(fact, "the node does not say it")
             unread.append(_problem("unread", f"{fact}: {reason}"))
+    if "methods" in needed and facts.get("methods") == []:
+        problems.append(_problem("no-method", "nothing there can mount or unpack the image"))
     verdict: NodeVerdict = "fit"
     if problems:
         verdict = "unfit"
@@ -125,7 +125,7 @@ def _summary(facts: FitnessFacts) -> str:
     if "gpus" in facts:
         if facts["gpus"]["driver"]:
             parts.append(f"driver {facts['gpus']['driver']}")
-        counts = Counter(device["name"] for device in facts["gpus"]["devices"])
+        counts = Counter(facts["gpus"]["devices"])
         names = [f"{count} x {name}" for name, count in counts.items()]
         parts.append(" + ".join(names) or "no GPU")
     if "environment" in facts and not facts["environment"]["problem"]:
@@ -138,7 +138,7 @@ def _judge_failure(node: Node, failure: NodeFailure) -> NodeFitness:
     verdict: NodeVerdict = "unfit"
     if failure.reason == "same-node":
         verdict = "same"
-    elif failure.reason in _UNKNOWN_REASONS:
+    elif REASONS[failure.reason].is_unknown:
         verdict = "unknown"
     if not node.responds:
         state = f"{node.state} ({node.reason})" if node.reason else node.state
@@ -183,7 +183,7 @@ def _problems(facts: FitnessFacts, needs: EnvironmentNeeds) -> Iterator[NodeFail
             yield _problem("gpu-missing", f"{len(devices)} of {on_bus} GPUs respond")
         if devices and driver and needs.platforms:
             yield from _driver_problems(needs, driver, needs.platforms[0])
-            for name in dict.fromkeys(device["name"] for device in devices):
+            for name in dict.fromkeys(devices):
                 yield from _code_problems(needs, name, driver)
     if "environment" in facts and facts["environment"]["problem"]:
         yield _problem(**facts["environment"]["problem"])
@@ -229,8 +229,9 @@ def _store_problems(facts: FitnessFacts, needs: EnvironmentNeeds) -> Iterator[No
     if store["free_bytes"] < needs.store_bytes:
         free, needed = format_bytes(store["free_bytes"]), format_bytes(needs.store_bytes)
         yield _problem("disk-full", f"{free} free in {existing}; {needed} are needed")
-    if inodes is not None and inodes < LEAST_INODES:
-        yield _problem("no-inodes", f"{format_count(inodes, 'free inode')} in {existing}")
+    if inodes is not None and inodes < needs.inodes:
+        free = format_count(inodes, "free inode")
+        yield _problem("no-inodes", f"{free} in {existing}; {needs.inodes} are needed")
 
 
 def clock_skew_s(reply: NodeReply[ResultT]) -> float:

@@ -12,7 +12,7 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Literal, TypedDict
 
 from provision.adapters import gzip_stream, openssh, squashfs
@@ -54,15 +54,20 @@ class PackedDistribution(TypedDict):
     digest: str
 
 
-class Sidecar(TypedDict):
-    """provision/schemas/pack.schema.json describes the fields."""
+class PackInputs(TypedDict):
+    """What is to be packed, and how."""
 
-    schema: int
     name: str
     key: str
     format: PackFormat
     compression: PackCompression
     install_path: str
+
+
+class Sidecar(PackInputs):
+    """provision/schemas/pack.schema.json describes the fields."""
+
+    schema: int
     made_with: str
     size: int
     sha256: str
@@ -107,25 +112,8 @@ class Pack:
         return self.image.with_name(f"{self.key}.signature")
 
 
-@frozen
-class PackPlan:
-    """What is to be packed, and how."""
-
-    name: str
-    key: str
-    format: PackFormat
-    compression: PackCompression
-    install_path: PurePosixPath
-
-    @property
-    def filename(self) -> str:
-        return self.key + SUFFIXES[self.format]
-
-    def is_made(self, pack: Pack) -> bool:
-        """Whether a pack is what this plan would make."""
-        made = pack.sidecar
-        planned = (self.key, self.format, self.compression, str(self.install_path))
-        return planned == (made["key"], made["format"], made["compression"], made["install_path"])
+def image_name(inputs: PackInputs) -> str:
+    return inputs["key"] + SUFFIXES[inputs["format"]]
 
 
 def pack_key(name: str, lock_sha256: str, runtime_sha256: str) -> str:
@@ -145,23 +133,18 @@ def check_name(name: str) -> None:
         )
 
 
-def install_path(store: PurePosixPath, key: str) -> PurePosixPath:
-    """Where the files of a pack must be on nodes whose store is at `store`."""
-    return store / "envs" / key
-
-
 def pack_path(folders: Folders, name: str) -> Path:
     """The folder of an environment's packs; `read_pack` reads the latest one in it."""
     return folders.packs / name
 
 
 def read_pack(path: Path) -> Pack:
-    """The pack at a path: its image, its sidecar, or the latest in a folder.
+    """The pack of a sidecar, or the latest in a folder.
 
     Does not read the image; `check_image` does. Raises ToolMissing if there is none, IntegrityError
     for a sidecar that is invalid or has no image of its size.
     """
-    sidecar_path = _sidecar_of(path)
+    sidecar_path = _latest_sidecar(path) if path.is_dir() else path
     if sidecar_path is None or not sidecar_path.is_file():
         packed = [folder.name for folder in path.parent.glob("*")]
         raise ToolMissing(
@@ -174,7 +157,7 @@ def read_pack(path: Path) -> Pack:
         raise _damaged(sidecar_path, str(error)) from error
     if sidecar_path.name != f"{sidecar['key']}.json":
         raise _damaged(sidecar_path, f"it is the sidecar of {sidecar['key']}")
-    image = sidecar_path.with_name(sidecar["key"] + SUFFIXES[sidecar["format"]])
+    image = sidecar_path.with_name(image_name(sidecar))
     size = image.stat().st_size if image.is_file() else None
     if size != sidecar["size"]:
         state = "is missing" if size is None else f"has {size} bytes, not {sidecar['size']}"
@@ -182,12 +165,13 @@ def read_pack(path: Path) -> Pack:
     return Pack(image=image, sidecar=sidecar)
 
 
-def find_pack(folders: Folders, name: str, key: str) -> Pack | None:
-    """The pack of a key if it is there and complete; does not read the image."""
+def find_pack(folders: Folders, inputs: PackInputs) -> Pack | None:
+    """The pack that was made of these inputs, if it is there and complete; does not read the image."""
     try:
-        return read_pack(pack_path(folders, name) / f"{key}.json")
+        pack = read_pack(pack_path(folders, inputs["name"]) / f"{inputs['key']}.json")
     except (ToolMissing, IntegrityError):
         return None
+    return pack if inputs.items() <= pack.sidecar.items() else None
 
 
 def sign(pack: Pack, key: Path, signed_at: str) -> None:
@@ -240,7 +224,7 @@ def node_pack(pack: Pack) -> dict[str, object]:
 
 def ensure_latest(pack: Pack) -> None:
     """Make a pack the latest in its folder: the lock may have gone back to an earlier one."""
-    if _sidecar_of(pack.image.parent) != pack.sidecar_path:
+    if _latest_sidecar(pack.image.parent) != pack.sidecar_path:
         os.utime(pack.sidecar_path)
 
 
@@ -253,13 +237,8 @@ def check_image(pack: Pack) -> None:
         )
 
 
-def _sidecar_of(path: Path) -> Path | None:
-    if path.is_dir():
-        return max(path.glob("*.json"), key=_modified, default=None)
-    for suffix in SUFFIXES.values():
-        if path.name.endswith(suffix):
-            return path.with_name(path.name.removesuffix(suffix) + ".json")
-    return path
+def _latest_sidecar(folder: Path) -> Path | None:
+    return max(folder.glob("*.json"), key=_modified, default=None)
 
 
 def _modified(path: Path) -> int:
@@ -296,18 +275,7 @@ def write_image(tree: Path, target: Path, compression: PackCompression) -> None:
 
 def _tar_chunks(tree: Path) -> Iterator[bytes]:
     for path in _walk(tree):
-        name = path.relative_to(tree).as_posix()
-        if path.is_symlink():
-            target = str(path.readlink())
-            yield tar.header(name, kind="link", mode=0o777, mtime=tar.EPOCH, target=target)
-        elif path.is_dir():
-            yield tar.header(name, kind="folder", mode=0o755, mtime=tar.EPOCH)
-        else:
-            status = path.stat()
-            mode = 0o755 if status.st_mode & 0o111 else 0o644
-            yield tar.header(name, kind="file", mode=mode, mtime=tar.EPOCH, size=status.st_size)
-            yield from tar.file_chunks(path)
-            yield tar.padding(status.st_size)
+        yield from tar.tree_member(path.relative_to(tree).as_posix(), path)
     yield tar.END
 
 
@@ -334,7 +302,7 @@ def tree_size(tree: Path) -> tuple[int, int]:
 
 def publish(image: Path, sidecar: Sidecar, folder: Path) -> Pack:
     """Move a finished image into a folder of packs, with its sidecar."""
-    final = folder / (sidecar["key"] + SUFFIXES[sidecar["format"]])
+    final = folder / image_name(sidecar)
     pack = Pack(image=final, sidecar=sidecar)
     image.chmod(0o644)
     with image.open("rb") as file:  # all its bytes are on the disk before its name is
@@ -355,8 +323,12 @@ def remove_leftovers(folder: Path) -> None:
         if path.is_dir():
             remove_tree(path)
             continue
-        sidecar = _sidecar_of(path)
-        if path.name.startswith(".") or (sidecar and not sidecar.is_file()):
+        is_undescribed = any(
+            path.name.endswith(suffix)
+            and not path.with_name(path.name.removesuffix(suffix) + ".json").is_file()
+            for suffix in SUFFIXES.values()
+        )
+        if path.name.startswith(".") or is_undescribed:
             path.unlink()
 
 

@@ -73,11 +73,6 @@ def run_action(
     def stdin(name: str) -> Iterable[bytes]:
         return chain([programs[name]], data(by_name[name]) if data else ())
 
-    command, program = "sh -s", b""
-    if isinstance(arguments, str):
-        program = arguments.encode()
-    elif nodes and not callable(arguments):
-        program = node_program(action.name, arguments)
     programs: dict[str, bytes] = {}
     commands: dict[str, list[str]] = {}
     allocated: set[str] | None = None
@@ -92,9 +87,11 @@ def run_action(
                 message = f"the allocation is {clustershell.fold(allocated)}"
                 add(_failed(node, stage, "not-in-allocation", message))
                 continue
-        if not isinstance(arguments, str):
-            if callable(arguments):
-                program = node_program(action.name, arguments(node))
+        if isinstance(arguments, str):
+            command, program = "sh -s", arguments.encode()
+        elif callable(arguments) or not programs:
+            given = arguments(node) if callable(arguments) else arguments
+            program = node_program(action.name, given)
             command = node_command(len(program) if data else None, python=defaults.python)
         programs[node.name] = program
         commands[node.name] = node_argv(node, command, defaults)
@@ -182,7 +179,7 @@ def reply_of(
 ) -> NodeReply[ResultT]:
     """The reply of the node program in what it printed, or why there is none."""
     if output.is_cut:
-        return _failed(node, stage, "bad-answer", replies.too_long(action.name), output)
+        return _failed(node, stage, "bad-answer", replies.too_long(action.name))
     stdout = output.stdout.decode(errors="replace")
     text = replies.marked_text(stdout)
     if text is not None:
@@ -200,11 +197,11 @@ def reply_of(
         except ValueError as problem:
             # Else the connection may have broken within the reply.
             if output.status == 0:
-                return _failed(node, stage, "bad-answer", str(problem), output)
+                return _failed(node, stage, "bad-answer", str(problem))
     reason, message = classify(output.status, stdout, output.stderr)
     if reason == "login-refused":
         message += _locked_keys_note()
-    return _failed(node, stage, reason, message, output)
+    return _failed(node, stage, reason, message)
 
 
 def _locked_keys_note() -> str:
@@ -220,13 +217,6 @@ def _locked_keys_note() -> str:
     return f"; {names}: has a passphrase, and no agent holds it (`ssh-add` asks for it)"
 
 
-def _failed(
-    node: Node, stage: str, reason: str, message: str, output: NodeOutput | None = None
-) -> NodeReply[Any]:
-    return NodeReply(
-        node=node,
-        result=None,
-        failure=NodeFailure(stage=stage, reason=reason, message=message),
-        sent=output.started if output else 0.0,
-        received=output.ended if output else 0.0,
-    )
+def _failed(node: Node, stage: str, reason: str, message: str) -> NodeReply[Any]:
+    failure = NodeFailure(stage=stage, reason=reason, message=message)
+    return NodeReply(node=node, result=None, failure=failure)

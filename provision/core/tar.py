@@ -76,6 +76,21 @@ def file_member(name: str, size: int, chunks: Iterable[bytes]) -> Iterator[bytes
         yield rest
 
 
+def tree_member(name: str, path: Path) -> Iterator[bytes]:
+    """A file, link or folder as a member whose bytes depend on its content and on whether it is a
+    program alone."""
+    if path.is_symlink():
+        yield header(name, kind="link", mode=0o777, mtime=EPOCH, target=str(path.readlink()))
+    elif path.is_dir():
+        yield header(name, kind="folder", mode=0o755, mtime=EPOCH)
+    else:
+        status = path.stat()
+        mode = 0o755 if status.st_mode & 0o111 else 0o644
+        yield header(name, kind="file", mode=mode, mtime=EPOCH, size=status.st_size)
+        yield from file_chunks(path)
+        yield padding(status.st_size)
+
+
 def file_chunks(path: Path) -> Iterator[bytes]:
     with path.open("rb", buffering=0) as file:
         while chunk := file.read(CHUNK):

@@ -15,7 +15,7 @@ from .signatures import recorded_signature, require_signed
 from .store import Store
 from .store_access import require_safe_environment
 from .store_files import remove_file, sync_directory
-from .store_journal import append_journal, read_journal
+from .store_journal import append_journal, latest_keys
 from .store_lock import locked, release
 
 if TYPE_CHECKING:
@@ -66,16 +66,11 @@ def history(path: str, name: str) -> History:
     active = stores.active_key(store, name)
     installed = stores.installed_keys(store, name)
     previous = None
-    for key in _latest_first(read_journal(store, name), "activated"):
+    for key in latest_keys(store, name, "activated"):
         if key != active and key in installed:
             previous = key
             break
     return {"active": active, "previous": previous, "installed": installed}
-
-
-def _latest_first(events: list[tuple[str, str]], kind: str) -> list[str]:
-    """The keys of one kind of event, each once."""
-    return list(dict.fromkeys(key for event, key in reversed(events) if event == kind))
 
 
 def prune(store: Store, name: str, run: Texts) -> tuple[list[str], list[str]]:
@@ -85,9 +80,8 @@ def prune(store: Store, name: str, run: Texts) -> tuple[list[str], list[str]]:
     later), and what the journal does not list. Returns what was removed, and what should be but
     stays because processes use it.
     """
-    events = read_journal(store, name)
-    activated = _latest_first(events, "activated")
-    staged = [key for key in _latest_first(events, "installed") if key not in activated]
+    activated = latest_keys(store, name, "activated")
+    staged = [key for key in latest_keys(store, name, "installed") if key not in activated]
     retained = {stores.active_key(store, name), *activated[:RETAINED_ENVIRONMENTS], *staged[:1]}
     keys = [
         key
@@ -131,8 +125,8 @@ def remove_unused(
 
 def prune_parts(store: Store, name: str, older_than_s: float) -> None:
     """Remove images of this name that nobody went on receiving."""
-    for file in os.listdir(store.join("staging")):
-        part = store.join("staging", file)
-        is_of_name = file.endswith(".part") and stores.name_of(file.rsplit(".", 2)[0]) == name
+    for name_and_hash in store.files("staging", ".part"):
+        part = store.join("staging", f"{name_and_hash}.part")
+        is_of_name = stores.name_of(name_and_hash.rpartition(".")[0]) == name
         if is_of_name and time.time() - os.stat(part).st_mtime > older_than_s:
             remove_file(part)

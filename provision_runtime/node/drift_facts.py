@@ -42,7 +42,6 @@ LIMITS = {
 }
 # All libraries of the host are looked for at once.
 HOST_LIBRARIES = "host libraries"
-LIBRARY_FACTS = [kind.name for kind in fabric_libraries.KINDS]
 FACT_DEADLINE_S = 20.0
 
 
@@ -68,7 +67,7 @@ def node_facts(
     values, unread = read_within(readers, FACT_DEADLINE_S)
     values.update(values.pop(HOST_LIBRARIES, {}))
     if HOST_LIBRARIES in unread:
-        unread.update(dict.fromkeys(LIBRARY_FACTS, unread.pop(HOST_LIBRARIES)))
+        unread.update(dict.fromkeys(fabric_libraries.KINDS, unread.pop(HOST_LIBRARIES)))
     values.update(system(top))
     values.update(limit_facts())
     for setting, text in nccl_settings(top, os.environ).items():
@@ -130,8 +129,8 @@ def _gpu_property(name: str, root: Path) -> str | None:
     """What the driver lists for each GPU under this name; it needs no nvidia-smi, which takes
     seconds a GPU where the driver is not loaded persistently."""
     values = [
-        _match(rf"^{name}:\s*(.+?)\s*$", file) or "unnamed"
-        for file in sorted((root / "proc/driver/nvidia/gpus").glob("*/information"))
+        _match(rf"^{name}:\s*(.+?)\s*$", "information", folder) or "unnamed"
+        for folder in sorted((root / "proc/driver/nvidia/gpus").glob("*"))
     ]
     return _counted(values)
 
@@ -162,28 +161,14 @@ def _kernel_modules(root: Path) -> str | None:
     return ", ".join(modules) or None
 
 
-def host_library_facts(root: Path) -> dict[str, str | None]:
-    """By kind, what the host offers to NCCL."""
-    files = fabric_libraries.host_libraries(root, os.environ)
-    facts = {}
-    for kind in LIBRARY_FACTS:
-        texts = [
-            f"{file.version} (build {file.build}) {file.path}".strip()
-            for file in files
-            if file.kind == kind
-        ]
-        facts[kind] = "; ".join(texts) or None
-    return facts
-
-
 def _cpus(root: Path) -> str:
-    model = _match(r"^model name\s*:\s*(.+)$", root / "proc/cpuinfo")
+    model = _match(r"^model name\s*:\s*(.+)$", "proc/cpuinfo", root)
     return f"{os.cpu_count()} x {model or 'CPU'}"
 
 
 def _memory(root: Path) -> int | None:
     """Bytes."""
-    kibibytes = _match(r"^MemTotal:\s*(\d+) kB", root / "proc/meminfo")
+    kibibytes = _match(r"^MemTotal:\s*(\d+) kB", "proc/meminfo", root)
     return int(kibibytes) * 1024 if kibibytes else None
 
 
@@ -203,12 +188,10 @@ def limit_facts() -> dict[str, str | int | None]:
 
 def nccl_settings(root: Path, environment: Texts) -> dict[str, str]:
     """The settings that NCCL and its transports read, by name: value and source."""
-    texts = []
-    for path in nccl.files(environment, nccl.home()):
-        try:
-            texts.append((str(path), (root / str(path).lstrip("/")).read_text(errors="replace")))
-        except OSError:
-            continue
+    texts = [
+        (str(path), read_text(root / str(path).lstrip("/")) or "")
+        for path in nccl.files(environment, nccl.home())
+    ]
     settings = {
         setting["name"]: f"{setting['value']} ({setting['source']})"
         for setting in nccl.effective(environment, texts)
@@ -225,14 +208,10 @@ def _counted(values: list[str]) -> str | None:
     return ", ".join(f"{counts[value]} x {value}" for value in sorted(counts)) or None
 
 
-def _match(pattern: str, path: Path) -> str | None:
-    match = re.search(pattern, path.read_text(errors="replace"), re.MULTILINE)
+def _match(pattern: str, name: str, root: Path) -> str | None:
+    """What a pattern finds in a file below a folder."""
+    match = re.search(pattern, (root / name).read_text(errors="replace"), re.MULTILINE)
     return match[1] if match else None
-
-
-def _line(pattern: str, name: str, root: Path) -> str | None:
-    """What a pattern finds in a file below the folder above /proc and /sys."""
-    return _match(pattern, root / name)
 
 
 # By fact: what reads it below the folder above /proc and /sys, or in the environment's folder.
@@ -248,10 +227,10 @@ HOST_FACTS: Mapping[str, FactReader] = {
     "kernel_modules": _kernel_modules,
     "cpus": _cpus,
     "memory": _memory,
-    "governor": partial(_line, r"(\S+)", "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+    "governor": partial(_match, r"(\S+)", "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
     # always [madvise] never
-    "huge_pages": partial(_line, r"\[(\w+)\]", "sys/kernel/mm/transparent_hugepage/enabled"),
-    HOST_LIBRARIES: host_library_facts,
+    "huge_pages": partial(_match, r"\[(\w+)\]", "sys/kernel/mm/transparent_hugepage/enabled"),
+    HOST_LIBRARIES: lambda root: fabric_libraries.host_libraries(root, os.environ),
 }
 ENVIRONMENT_FACTS: Mapping[str, FactReader] = {
     "environment": _key,

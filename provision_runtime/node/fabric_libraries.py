@@ -6,6 +6,7 @@ read, never loaded. Two builds of one version differ by their hash.
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import hashlib
 import mmap
@@ -14,7 +15,6 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..dataclass import frozen
 from .commands import read_text
 
 if TYPE_CHECKING:
@@ -51,61 +51,58 @@ BUILD_DIGITS = 8
 ELF = b"\x7fELF"
 
 
-@frozen
-class LibraryKind:
-    """A library, or the plug-ins of one origin.
-
-    files: the pattern of its file names. mark: what its bytes hold, with its version if they state it.
-    """
-
-    name: str
-    files: str
-    mark: bytes = b""
-
-
 PLUGIN_FILES = r"libnccl[-_][-\w]+\.so"  # of every kind: net, tuner, profiler, ...
-KINDS = (
+# By kind (a library, or the plug-ins of one origin): the pattern of its file names, and what its bytes
+# hold, with its version if they state it. The first that fits counts.
+KINDS = {
     # It logs "Initializing aws-ofi-nccl 1.13.2-aws", or git-6e504db where it was built from git.
-    LibraryKind("aws_ofi_nccl", PLUGIN_FILES, rb"aws-ofi-nccl (git-\w+|\d+\.\d[\w.+-]*)"),
+    "aws_ofi_nccl": (PLUGIN_FILES, rb"aws-ofi-nccl (git-\w+|\d+\.\d[\w.+-]*)"),
     # Its constants hold its name, but not its version.
-    LibraryKind("nccl_rdma_sharp", PLUGIN_FILES, b"NCCL RDMA Plugin"),
+    "nccl_rdma_sharp": (PLUGIN_FILES, b"NCCL RDMA Plugin"),
     # The names of these files end with their versions.
-    LibraryKind("host_nccl", r"libnccl\.so"),
-    LibraryKind("sharp", r"libsharp_coll\.so"),
-    LibraryKind("libfabric", r"libfabric\.so"),
-    LibraryKind("rdma_core", r"libibverbs\.so"),
-    LibraryKind("other_plugins", PLUGIN_FILES),
-)
+    "host_nccl": (r"libnccl\.so", b""),
+    "sharp": (r"libsharp_coll\.so", b""),
+    "libfabric": (r"libfabric\.so", b""),
+    "rdma_core": (r"libibverbs\.so", b""),
+    "other_plugins": (PLUGIN_FILES, b""),
+}
 
 
-@frozen
-class LibraryFile:
-    """version: empty if its bytes do not state it. build: tells two files of one version apart."""
-
-    kind: str
-    path: str
-    version: str
-    build: str
-
-
-def host_libraries(root: Path, environment: Texts) -> list[LibraryFile]:
-    """Those that the host offers, each once, however many links name it, sorted by path. environment:
-    of the process, for LD_LIBRARY_PATH."""
+def host_libraries(root: Path, environment: Texts) -> dict[str, str | None]:
+    """By kind, what the host offers: each file once, however many links name it, with its version (if
+    its bytes state it), build and path. environment: of the process, for LD_LIBRARY_PATH."""
     real_root = os.path.realpath(root)
-    libraries = {}
-    for folder in dict.fromkeys(map(os.path.realpath, host_folders(root, environment))):
+    paths: dict[str, str] = {}
+    for folder in map(os.path.realpath, host_folders(root, environment)):
         try:
             names = os.listdir(folder)
         except OSError:
             continue
         for name in names:
-            kinds = [kind for kind in KINDS if re.match(kind.files, name)]
-            path = Path(os.path.realpath(os.path.join(folder, name)))
-            if kinds and path not in libraries and path.is_file():
-                printed = "/" + os.path.relpath(path, real_root)
-                libraries[path] = _library(path, kinds, printed)
-    readable = [library for library in libraries.values() if library is not None]
-    return sorted(readable, key=lambda library: library.path)
+            if any(re.match(files, name) for files, _ in KINDS.values()):
+                paths.setdefault(os.path.realpath(os.path.join(folder, name)), name)
+    texts: dict[str, list[str]] = {kind: [] for kind in KINDS}
+    for path in filter(os.path.isfile, sorted(paths)):
+        printed = "/" + os.path.relpath(path, real_root)
+        with contextlib.suppress(OSError, ValueError):  # it cannot be read, or is empty
+            with open(path, "rb") as file:
+                content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            with content:
+                kind, build = _kind_and_build(paths[path], content)
+            if kind:
+                texts[kind].append(f"{build} {printed}")
+    return {kind: "; ".join(files) or None for kind, files in texts.items()}
+
+
+def _kind_and_build(name: str, content: mmap.mmap) -> tuple[str, str]:
+    """Empty for a file that is no library (a linker script). The hash tells two builds of one version
+    apart."""
+    for kind, (files, mark) in KINDS.items():
+        match = re.match(files, name) and re.search(mark, content)
+        if match and content[: len(ELF)] == ELF:
+            version = f"{match[1].decode('ascii')} " if match.lastindex else ""
+            return kind, f"{version}(build {hashlib.sha256(content).hexdigest()[:BUILD_DIGITS]})"
+    return "", ""
 
 
 def host_folders(root: Path, environment: Texts) -> list[Path]:
@@ -122,22 +119,3 @@ def _matching(folder: Path, patterns: tuple[str, ...]) -> Iterator[Path]:
     for pattern in patterns:
         for name in sorted(glob.glob(os.path.join(glob.escape(str(folder)), pattern))):
             yield Path(name)
-
-
-def _library(path: Path, kinds: list[LibraryKind], printed: str) -> LibraryFile | None:
-    """None for a file that is no library (a linker script), or none of these kinds."""
-    try:
-        with path.open("rb") as file:
-            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except (OSError, ValueError):  # it cannot be read, or is empty
-        return None
-    with content:
-        if content[: len(ELF)] != ELF:
-            return None
-        for kind in kinds:
-            match = re.search(kind.mark, content)
-            if match is not None:
-                version = match[1].decode("ascii") if match.lastindex else ""
-                build = hashlib.sha256(content).hexdigest()[:BUILD_DIGITS]
-                return LibraryFile(kind.name, printed, version, build)
-    return None

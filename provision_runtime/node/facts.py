@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from .results import (
-        Device,
         Failure,
         FitnessFacts,
         Gpus,
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
 DEADLINE_S = 20.0
 # A driver without persistence mode needs seconds to wake the GPUs.
 NVIDIA_SMI_S = 15.0
-GPU_FIELDS = "name,uuid,memory.total,driver_version"
+GPU_FIELDS = "name,uuid,driver_version"
 PROBE_BYTES = 4096
 
 
@@ -211,17 +210,12 @@ def gpus() -> Gpus:
     }
 
 
-def parse_devices(text: str) -> tuple[list[Device], str | None]:
-    """nvidia-smi's rows of GPU_FIELDS, and the driver of the first; lines that are no rows (errors,
-    warnings) are skipped."""
-    devices: list[Device] = []
-    drivers = []
-    for line in text.splitlines():
-        cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) == 4 and cells[1].startswith("GPU-"):
-            memory = int(cells[2]) if cells[2].isdigit() else None
-            devices.append({"name": cells[0], "uuid": cells[1], "memory_mib": memory})
-            drivers.append(cells[3])
+def parse_devices(text: str) -> tuple[list[str], str | None]:
+    """The names in nvidia-smi's rows of GPU_FIELDS, and the driver of the first; lines that are no
+    rows (errors, warnings) are skipped."""
+    rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines()]
+    rows = [cells for cells in rows if len(cells) == 3 and cells[1].startswith("GPU-")]
+    names, drivers = [cells[0] for cells in rows], [cells[2] for cells in rows]
     # For a GPU that does not respond, nvidia-smi prints words instead.
     has_driver = bool(drivers) and re.fullmatch(r"[\d.]+", drivers[0])
-    return devices, drivers[0] if has_driver else None
+    return names, drivers[0] if has_driver else None

@@ -9,7 +9,7 @@ from typing import Any, Mapping, TypedDict
 # Texts by name: of a run that changes a store, of the lab's rules, of a signature, of variables.
 Texts = Mapping[str, str]
 # Why `store-remove` leaves an environment.
-IS_ACTIVE = "it is active (--active removes it too)"
+IS_ACTIVE = "it is active (--force removes it too)"
 # The store's folder for metrics, where the health check writes NAME-health.prom.
 METRICS = "metrics"
 # Before the name of a setting of NCCL among the facts of drift.
@@ -56,20 +56,12 @@ class StoreFacts(TypedDict):
     problem: Failure | None
 
 
-class Device(TypedDict):
-    """A GPU as nvidia-smi lists it."""
-
-    name: str
-    uuid: str
-    memory_mib: int | None
-
-
 class Gpus(TypedDict):
-    """on_bus: how many NVIDIA GPUs the PCI bus has, whatever the driver lists. problem: why
+    """devices: names, as nvidia-smi lists them. on_bus: how many NVIDIA GPUs the PCI bus has, whatever the driver lists. problem: why
     nvidia-smi lists none or fewer."""
 
     driver: str | None
-    devices: list[Device]
+    devices: list[str]
     on_bus: int
     problem: str | None
 

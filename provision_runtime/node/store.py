@@ -107,6 +107,14 @@ class Store:
     def lock(self) -> str:
         return self.join("lock")
 
+    def files(self, folder: str, suffix: str) -> list[str]:
+        """The files in a folder whose names end so, without that end."""
+        try:
+            names = os.listdir(self.join(folder))
+        except FileNotFoundError:
+            return []
+        return sorted(name[: -len(suffix)] for name in names if name.endswith(suffix))
+
 
 def name_of(key: str) -> str:
     """The environment that a key belongs to."""
@@ -195,13 +203,4 @@ def received_bytes(store: Store, pack: StoredPack) -> int:
 
 def installed_keys(store: Store, name: str) -> list[str]:
     """The environments of this name that were installed here."""
-    try:
-        files = os.listdir(store.join("envs"))
-    except FileNotFoundError:
-        return []
-    keys = []
-    for file in files:
-        key, suffix = os.path.splitext(file)
-        if suffix == ".installed" and name_of(key) == name:
-            keys.append(key)
-    return sorted(keys)
+    return [key for key in store.files("envs", ".installed") if name_of(key) == name]

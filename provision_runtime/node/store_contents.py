@@ -28,29 +28,17 @@ def contents(path: str) -> StoreContents:
     while not os.path.isdir(existing):
         existing = os.path.dirname(existing)
     status = os.statvfs(existing)
-    parts = [name for name in _names(store.join("staging")) if name.endswith(".part")]
+    parts = [store.join("staging", f"{part}.part") for part in store.files("staging", ".part")]
     return {
         "environments": [_environment(store, key) for key in _keys(store)],
-        "unfinished_bytes": sum(os.stat(store.join("staging", name)).st_size for name in parts),
+        "unfinished_bytes": sum(os.stat(part).st_size for part in parts),
         "free_bytes": status.f_bavail * status.f_frsize,
         "total_bytes": status.f_blocks * status.f_frsize,
     }
 
 
 def _keys(store: Store) -> list[str]:
-    keys = set()
-    for folder, suffix in (("images", ".json"), ("envs", ".installed")):
-        for file in _names(store.join(folder)):
-            if file.endswith(suffix):
-                keys.add(file[: -len(suffix)])
-    return sorted(keys)
-
-
-def _names(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except FileNotFoundError:
-        return []
+    return sorted({*store.files("images", ".json"), *store.files("envs", ".installed")})
 
 
 def _environment(store: Store, key: str) -> StoredEnvironment:

@@ -45,10 +45,11 @@ def journal_events(store: Store) -> list[dict[str, Any]]:
     return events
 
 
-def read_journal(store: Store, name: str) -> list[tuple[str, str]]:
-    """The events of an environment, oldest first, each with its key."""
-    return [
-        (str(event["event"]), str(event["key"]))
-        for event in journal_events(store)
-        if event.get("name") == name and "key" in event
+def latest_keys(store: Store, name: str, event: str) -> list[str]:
+    """The keys of one kind of event of an environment, the latest first, each once."""
+    keys = [
+        str(row["key"])
+        for row in reversed(journal_events(store))
+        if row["event"] == event and row.get("name") == name and "key" in row
     ]
+    return list(dict.fromkeys(keys))

@@ -156,9 +156,6 @@ def _commit(store: Store, pack: StoredPack, run: Texts) -> None:
     record = stores.verified_record(os.stat(part), pack.sha256)
     files.write_json(store.verified(pack.key), record)
     os.replace(part, image)
-    for suffix in stores.SUFFIXES.values():  # the same environment in another format
-        if not image.endswith(suffix):
-            files.remove_file(store.join("images", pack.key + suffix))
     files.sync_directory(os.path.dirname(image))
     append_journal(store, "verified", run, name=pack.name, key=pack.key)
 

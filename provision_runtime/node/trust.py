@@ -9,6 +9,7 @@ Only they can change what was found safe, so it stays safe until it is used.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -75,10 +76,9 @@ def _granted(entry: str, status: os.stat_result, gid: int | None) -> list[int]:
     groups = []
     if gid is not None:
         entries = _access_list(entry, ACCESS_LIST) or [(OWNING_GROUP, status.st_mode >> 3 & 7, 0)]
-        masks = [permissions for tag, permissions, _ in entries if tag == MASK]
         for tag, permissions, number in entries:
             if (tag == GROUP and number == gid) or (tag == OWNING_GROUP and status.st_gid == gid):
-                groups.append(permissions & (masks[0] if masks else permissions))
+                groups.append(permissions & _mask(entries))
     return groups or [status.st_mode & 7]
 
 
@@ -87,16 +87,11 @@ class Trust:
 
     def __init__(self, trusted_group: str = "", trusted_user: int = 0) -> None:
         self._group = trusted_group
-        self._gid: int | None = None
         self._users: dict[int, bool] = {0: True, os.geteuid(): True, trusted_user: True}
         self._mounts: dict[str, Mount] | None = None
-        if trusted_group:
-            import grp
-
-            try:
-                self._gid = grp.getgrnam(trusted_group).gr_gid
-            except KeyError:
-                pass  # `path_problem` reports it
+        self._gid: int | None = None
+        with contextlib.suppress(KeyError):  # `path_problem` reports it
+            self._gid = readers_gid(GROUP_READERS + trusted_group) if trusted_group else None
 
     def path_problem(self, path: str) -> str | None:
         """How another user could change what runs from a path or is made there; None if nobody can.
@@ -111,10 +106,10 @@ class Trust:
             # In a sticky folder only its owner may rename or remove an entry.
             if problem is None and not parent.st_mode & stat.S_ISVTX:
                 problem = self._writer(folder, parent)
-            if problem is None and status is None:
-                return self._heir(folder)
-            if problem is not None or status is None:
+            if problem is not None:
                 return problem
+            if status is None:
+                return self._heir(folder)
             problem = self._owner(entry, status)
         end = os.path.realpath(path)
         return problem or self._writer(end, os.lstat(end)) or self._heir(end)
@@ -204,19 +199,16 @@ class Trust:
         entries: list[tuple[int, int, int]],
         what: str = "",
     ) -> str | None:
-        masks = [permissions for tag, permissions, _ in entries if tag == MASK]
-        is_masked = bool(masks) and not masks[0] & WRITE
         for tag, permissions, number in entries:
-            if not permissions & WRITE or (is_masked and tag != OTHER):
+            if not permissions & WRITE or (tag != OTHER and not _mask(entries) & WRITE):
                 continue
+            gid = status.st_gid if tag == OWNING_GROUP else number
             if tag == OTHER:
                 who = "every user"
             elif tag == USER and not self._trusts_user(number):
                 who = _user_name(number)
-            elif tag == GROUP and not self._trusts_group(number):
-                who = f"the group {_group_name(number)}"
-            elif tag == OWNING_GROUP and not self._trusts_group(status.st_gid):
-                who = f"the group {_group_name(status.st_gid)}"
+            elif tag in (GROUP, OWNING_GROUP) and not self._trusts_group(gid):
+                who = f"the group {_group_name(gid)}"
             else:
                 continue
             return f"an access list (getfacl) lets {who} write to {what}{path}"
@@ -235,20 +227,15 @@ class Trust:
             return False
 
     def _trusts_user(self, uid: int) -> bool:
-        if uid not in self._users:
-            self._users[uid] = _may_be_root(uid) or self._is_member(uid)
-        return self._users[uid]
-
-    def _is_member(self, uid: int) -> bool:
         import pwd
 
-        if self._gid is None:
-            return False
-        try:
-            user = pwd.getpwuid(uid)
-        except KeyError:
-            return False
-        return self._gid in os.getgrouplist(user.pw_name, user.pw_gid)
+        if uid not in self._users:
+            self._users[uid] = _may_be_root(uid)
+            with contextlib.suppress(KeyError):
+                user = pwd.getpwuid(uid)
+                if self._gid and self._gid in os.getgrouplist(user.pw_name, user.pw_gid):
+                    self._users[uid] = True
+        return self._users[uid]
 
     def _trusts_group(self, gid: int) -> bool:
         """Also a trusted user's private group, of the same name and with nobody else in it, as most
@@ -326,6 +313,12 @@ def _access_list(path: str, name: str) -> list[tuple[int, int, int]]:
     """Tag, permissions and number of every entry; none if there is no list."""
     data = _attribute(path, name)
     return list(struct.iter_unpack("<HHI", data[4:]))
+
+
+def _mask(entries: list[tuple[int, int, int]]) -> int:
+    """What a list gives to users and groups at most."""
+    masks = [permissions for tag, permissions, _ in entries if tag == MASK]
+    return masks[0] if masks else READ | WRITE | SEARCH
 
 
 def _nfs4_entries(data: bytes) -> Iterator[tuple[int, int, int, str]]:

@@ -60,11 +60,6 @@ def drift(
     record = command.compare_nodes(context_of(console, envs), request)
     if output is not None:
         command.write_record(output, record)
-    lines = drift_lines(
-        record,
-        verbose=console.verbose,
-        width=output_width(),
-        inventory=selection.inventory,
-    )
+    lines = drift_lines(record, selection, verbose=console.verbose, width=output_width())
     console.result("drift", record, lines)
     return 0 if record["verdict"] == "same" else 1

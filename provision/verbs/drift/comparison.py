@@ -94,31 +94,28 @@ def compare(nodes: Mapping[str, DriftFacts]) -> tuple[list[DriftFact], dict[str,
         values: dict[str, Value] = {}
         unread: dict[str, str] = {}
         for node, observed in nodes.items():
+            entry = described[node]
             if name in observed["unread"]:
-                unread[node] = observed["unread"][name]
-                described[node].setdefault("unread", {})[name] = unread[node]
+                unread[node] = entry.setdefault("unread", {})[name] = observed["unread"][name]
             elif name in observed["facts"] or group == SETTINGS:
                 # A node lists only the settings that it has.
                 values[node] = observed["facts"].get(name)
             else:
-                described[node].setdefault("without", []).append(name)
+                entry.setdefault("without", []).append(name)
         has_majority, reference = _majority(name, values)
-        deviating = {
-            node: value
-            for node, value in values.items()
-            if not (has_majority and _agrees(value, reference))
-        }
         absent = ABSENT.get(name) or ABSENT_OF_GROUP.get(group, "none")
-        texts = {node: format_value(name, value, absent) for node, value in deviating.items()}
-        for node, text in texts.items():
-            described[node].setdefault("differs", {})[name] = text
+        texts: dict[str, str] = {}
+        for node, value in values.items():
+            if not has_majority or not _agrees(value, reference):
+                text = format_value(name, value, absent)
+                texts[node] = described[node].setdefault("differs", {})[name] = text
         compared.append(
             {
                 "name": name,
                 "title": title,
                 "group": group,
                 "reference": format_value(name, reference, absent) if has_majority else None,
-                "count": len(values) - len(deviating),
+                "count": len(values) - len(texts),
                 "deviations": [
                     {"value": text, "nodes": folded, "count": clustershell.count(folded)}
                     for folded, text in fold_equal(texts)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
-from provision.adapters.clustershell import fold
 from provision.cli.console import table, wrap_line
 from provision.cli.ship_output import NodeSets
+from provision.cluster.inventory import NodeSelection
 from provision.core.documents import DriftDeviation, DriftFact, DriftRecord
 from provision.verbs.drift.comparison import (
     DISTRIBUTION,
@@ -25,14 +24,10 @@ LINE_WIDTH = 80
 
 
 def drift_lines(
-    record: DriftRecord,
-    *,
-    verbose: bool,
-    width: int | None = None,
-    inventory: Path | None = None,
+    record: DriftRecord, selection: NodeSelection, *, verbose: bool, width: int | None = None
 ) -> list[str]:
-    """Who deviates in what, who did not reply, and what to know. verbose: also what all have.
-    width: of the terminal."""
+    """Who deviates in what, who did not reply, and what to know. selection: the nodes. verbose: also
+    what all have. width: of the terminal."""
     sets = NodeSets()
     sentences = [f"{record['name']} on {record['on']}: {_summary(record['counts'])}"]
     deviations = _deviation_lines(record, sets)
@@ -63,13 +58,13 @@ def drift_lines(
         ]
         lines += ["", *table(rows, ("fact", "nodes", "value"), width=width).splitlines()]
     # Commands stay whole, to be copied.
-    lines += repair_commands(record, inventory)
+    lines += repair_commands(record, selection)
     for note in ["", *record["notes"]] if record["notes"] else []:
         lines += wrap_line(note, width)
     return lines
 
 
-def repair_commands(record: DriftRecord, inventory: Path | None = None) -> list[str]:
+def repair_commands(record: DriftRecord, selection: NodeSelection) -> list[str]:
     """The commands that bring what most nodes have to those with another environment, none, or other
     files; nothing where nobody knows what is right, or no store has it."""
     environments = [fact for fact in record["facts"] if fact["name"] == INSTALLED]
@@ -84,18 +79,13 @@ def repair_commands(record: DriftRecord, inventory: Path | None = None) -> list[
             deviating.append(node["name"])
             if INSTALLED not in differing:
                 changed.append(node["name"])
-    lines = []
-    if deviating:
-        lines += ["", f"Where the pack {reference} is, this gives them what the others have:"]
-    for tokens, nodes in (
-        (f"store remove {reference} --force", changed),
-        (f"ship {record['name']}", deviating),
-    ):
-        if nodes:
-            selected = ["--on", f"{record['on']}&{fold(nodes)}"]
-            selected += ["--inventory", str(inventory)] if inventory else []
-            lines.append(f"  provision {tokens} {shlex.join(selected)}")
-    return lines
+    if not deviating:
+        return []
+    lines = ["", f"Where the pack {reference} is, this gives them what the others have:"]
+    if changed:
+        options = selection.options(changed)
+        lines.append(f"  provision store remove {reference} --force {options}")
+    return [*lines, f"  provision ship {record['name']} {selection.options(deviating)}"]
 
 
 def _summary(counts: Mapping[str, int]) -> str:

@@ -9,6 +9,7 @@ environment. So a thousand equal nodes send one digest each.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
@@ -18,7 +19,6 @@ from provision.adapters.clustershell import fold
 from provision.cluster import actions
 from provision.cluster.actions import Action, ResultT
 from provision.cluster.failures import REASONS, NodeFailure
-from provision.cluster.folding import fold_equal
 from provision.cluster.inventory import Node, NodeSelection
 from provision.cluster.remote import NodeReply, run_action, split_replies
 from provision.core.dataclass import frozen
@@ -98,11 +98,7 @@ def survey(
         if isinstance(identity, str):
             groups.setdefault(identity, []).append(name)
     details = _second_round(request, groups) if len(groups) > 1 else {}
-    unexplained = []
-    for digest, members in groups.items():
-        if len(groups) > 1 and digest not in details:
-            unexplained += members
-    return compose(request, nodes, failures, groups, details, unexplained)
+    return compose(request, nodes, failures, groups, details)
 
 
 def _first_round(
@@ -159,10 +155,9 @@ def compose(
     failures: Mapping[str, NodeFailure],
     groups: Mapping[str, Sequence[str]],
     details: Mapping[str, Distributions],
-    unexplained: Sequence[str],
 ) -> DriftRecord:
     """The document of what nodes replied. details: the distributions of each group of nodes with the
-    same files; unexplained: nodes whose files differ in unlisted distributions."""
+    same files, if there are several."""
     notes = []
     if request.is_shared:
         notes.append("The nodes share one store: its files were not compared from node to node.")
@@ -174,6 +169,10 @@ def compose(
             for digest, rows in details.items():
                 for node in groups[digest]:
                     nodes[node]["facts"][DISTRIBUTION + name] = rows.get(name)
+    unexplained: list[str] = []
+    for digest in groups if len(groups) > 1 else ():
+        if digest not in details:
+            unexplained += groups[digest]
     if details and not unexplained:
         # The distributions tell the same in detail, and each has a majority of its own.
         for observed in nodes.values():
@@ -183,22 +182,18 @@ def compose(
             f"{fold(unexplained)}: the files differ, but no node could list the distributions."
         )
     facts, described = compare(nodes)
-    examples: dict[tuple[str, str], NodeFailure] = {}
-    silent: dict[str, NodeFailure] = {}
+    kinds: dict[tuple[str, str], list[str]] = {}
     for name, failure in failures.items():
         if failure.reason == "same-node":
             notes.append(f"{failure.message}; it was compared once.")
         else:
-            # The message of the first node stands for all of its kind: ssh names the host in most.
-            kind = (failure.stage, failure.reason)
-            silent[name] = examples.setdefault(kind, failure)
+            kinds.setdefault((failure.stage, failure.reason), []).append(name)
             described[name] = {"name": name, "verdict": "unknown", "failure": failure.reason}
     ordered: list[DriftNode] = [
         described[node.name] for node in request.selection.nodes if node.name in described
     ]
-    counts = {"nodes": len(ordered)}
-    for verdict in ("same", "drift", "unknown"):
-        counts[verdict] = sum(node["verdict"] == verdict for node in ordered)
+    verdicts = Counter(node["verdict"] for node in ordered)
+    counts = {kind: verdicts[kind] for kind in ("same", "drift", "unknown")}
     return {
         "schema": SCHEMA,
         "kind": KIND,
@@ -209,12 +204,18 @@ def compose(
         "path": request.prefix or str(request.selection.defaults.path / request.name),
         "deep": request.deep,
         "verdict": next((kind for kind in ("drift", "unknown") if counts[kind]), "same"),
-        "counts": counts,
+        "counts": {"nodes": len(ordered), **counts},
         "distributions": len(distributions) or None,
         "facts": facts,
+        # The message of the first node stands for all of its kind: ssh names the host in most.
         "failures": [
-            {"nodes": folded, **asdict(failure), **asdict(REASONS[failure.reason])}
-            for folded, failure in fold_equal(silent)
+            {
+                "nodes": fold(names),
+                **asdict(failures[names[0]]),
+                "meaning": REASONS[reason].meaning,
+                "advice": REASONS[reason].advice,
+            }
+            for (_, reason), names in sorted(kinds.items(), key=lambda kind: -len(kind[1]))
         ],
         "notes": notes,
         "nodes": ordered,

@@ -17,7 +17,7 @@ from provision.adapters.slurm import nodes as slurm_nodes
 from provision.cli.hang_options import parse_hang_options
 from provision.cluster.folding import slurm_host_list
 from provision.cluster.inventory import NodeSelection
-from provision.cluster.pack import install_path, pack_path, read_pack
+from provision.cluster.pack import pack_path, read_pack
 from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec, ProvisionError, ToolMissing
 from provision.core.prefix_registry import prefix_path
@@ -277,7 +277,7 @@ def _shipped_path(context: Context, plan: Plan, selection: NodeSelection) -> Pur
             "machine, not the shipped one"
         )
         return None
-    return install_path(selection.defaults.path, pack.key)
+    return selection.defaults.path / "envs" / pack.key
 
 
 def _by_digest(context: Context, request: LaunchRequest) -> str:

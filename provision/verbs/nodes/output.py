@@ -58,12 +58,10 @@ def selection_lines(selection: NodeSelection, width: int | None = None) -> str:
 def check_lines(
     report: Sequence[NodeFitness], environment: str = "", width: int | None = None
 ) -> list[str]:
-    """Nodes with equal main facts or equal problems as one line, then the advice for each reason
+    """Nodes with equal main facts, problems or warnings as one line, then the advice for each reason
     once. environment: that they are for. width: of the terminal."""
-    from provision.cluster.failures import REASONS
-
     texts: dict[str, str] = {}
-    warnings: dict[str, dict[str, str]] = {}
+    warnings: dict[str, str] = {}
     racks: dict[str, list[str]] = {}
     for row in report:
         name = row.node.name
@@ -71,25 +69,19 @@ def check_lines(
         texts[name] = f"{row.verdict}: {messages or row.summary}"
         if row.verdict == "same":
             texts[name] = row.problems[0].message
-        for warning in row.warnings:
-            warnings.setdefault(warning.reason, {})[name] = warning.message
+        if row.warnings:
+            warnings[name] = "; ".join(warning.message for warning in row.warnings)
         if row.node.rack:
             racks.setdefault(row.node.rack, []).append(name)
     sets = NodeSets(racks)
-    lines = folded_lines(texts, width, sets)
-    for reason, by_node in warnings.items():
-        lines += folded_lines(by_node, width, sets, "warning: ")
-        lines += wrap_line(f"  {REASONS[reason].advice}", width, 0)
-    for line in advice_lines(problem for row in report for problem in row.problems):
+    lines = folded_lines(texts, width, sets) + folded_lines(warnings, width, sets, "warning: ")
+    for line in advice_lines(one for row in report for one in (*row.problems, *row.warnings)):
         lines += wrap_line(line, width)
     counts = Counter(row.verdict for row in report)
     parts = [f"{counts[kind]} {token}" for kind, token in VERDICTS.items() if counts[kind]]
-    purpose = f" for {environment}" if environment else ""
-    return [
-        *lines,
-        *sets.lines(),
-        f"{format_count(len(report), 'node')}{purpose}: {', '.join(parts)}",
-    ]
+    total = format_count(len(report), "node")
+    purpose = f"{total} for {environment}" if environment else total
+    return [*lines, *sets.lines(), f"{purpose}: {', '.join(parts)}"]
 
 
 def _kind(node: Node, defaults: NodeDefaults) -> tuple[str, str, str, str]:

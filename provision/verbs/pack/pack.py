@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from provision import lockfile as locks
 from provision.adapters.http import sha256_of
 from provision.catalog import required_glibc
 from provision.cluster import pack as packs
 from provision.cluster.inventory import DEFAULT_PATH, find_inventory, read_inventory
-from provision.cluster.pack import Pack, PackCompression, PackFormat, PackPlan
+from provision.cluster.pack import Pack, PackCompression, PackFormat, PackInputs
 from provision.core.atomic import remove_leftovers_until_quiet, staging_path
 from provision.core.errors import IntegrityError, InvalidSpec
 from provision.core.paths import make_private_directory, owner_writes_only
@@ -33,7 +33,7 @@ def plan_pack(
     pack_format: PackFormat,
     compression: PackCompression,
     inventory: Path | None,
-) -> tuple[Lock, PackPlan]:
+) -> tuple[Lock, PackInputs]:
     """What a plan's lock is to be packed as, for the store that the lab's nodes.yml names."""
     lock = require_existing_lock(plan)
     path = find_inventory(context.folders.envs, inventory)
@@ -54,13 +54,13 @@ def plan_pack(
     locks.require_this_platform(plan.name, lock.platforms)
     locks.require_no_editables(lock, "a pack")
     key = packs.pack_key(plan.name, lock.sha256, runtime_package.load().sha256)
-    return lock, PackPlan(
-        name=plan.name,
-        key=key,
-        format=pack_format,
-        compression=compression,
-        install_path=packs.install_path(store, key),
-    )
+    return lock, {
+        "name": plan.name,
+        "key": key,
+        "format": pack_format,
+        "compression": compression,
+        "install_path": str(store / "envs" / key),
+    }
 
 
 def pack(
@@ -77,12 +77,12 @@ def pack(
     pack with.
     """
     with locked_plan(context, BuildRequest(name=name)) as plan:
-        lock, pack_plan = plan_pack(context, plan, pack_format, compression, inventory)
-        packed = _intact_pack(context, pack_plan)
+        lock, inputs = plan_pack(context, plan, pack_format, compression, inventory)
+        packed = _intact_pack(context, inputs)
         is_new = packed is None
         if packed is None:
-            packs.tool_name(pack_plan.format)  # before an installation of minutes
-            packed = _make(context, plan, lock, pack_plan)
+            packs.tool_name(inputs["format"])  # before an installation of minutes
+            packed = _make(context, plan, lock, inputs)
         else:
             packs.remove_leftovers(packed.image.parent)  # of a run that was killed at its end
             packs.ensure_latest(packed)
@@ -101,21 +101,21 @@ def preview(
     """What `pack` would do, stage by stage. Raises what `pack` would raise before its first
     change."""
     plan = make_plan(context, BuildRequest(name=name))
-    lock, pack_plan = plan_pack(context, plan, pack_format, compression, inventory)
-    existing = packs.find_pack(context.folders, plan.name, pack_plan.key)
-    if existing is not None and pack_plan.is_made(existing):
+    lock, inputs = plan_pack(context, plan, pack_format, compression, inventory)
+    existing = packs.find_pack(context.folders, inputs)
+    if existing is not None:
         return [("pack", f"nothing: {existing.image} is current")]
-    image = packs.pack_path(context.folders, plan.name) / pack_plan.filename
-    tool = packs.tool_name(pack_plan.format)
+    image = packs.pack_path(context.folders, plan.name) / packs.image_name(inputs)
+    tool = packs.tool_name(inputs["format"])
     return [
-        ("install", f"{len(lock.packages)} packages for {pack_plan.install_path}"),
-        ("pack", f"write {image} with {tool} ({pack_plan.compression})"),
+        ("install", f"{len(lock.packages)} packages for {inputs['install_path']}"),
+        ("pack", f"write {image} with {tool} ({inputs['compression']})"),
     ]
 
 
-def _intact_pack(context: Context, pack_plan: PackPlan) -> Pack | None:
-    existing = packs.find_pack(context.folders, pack_plan.name, pack_plan.key)
-    if existing is None or not pack_plan.is_made(existing):
+def _intact_pack(context: Context, inputs: PackInputs) -> Pack | None:
+    existing = packs.find_pack(context.folders, inputs)
+    if existing is None:
         return None
     try:
         packs.check_image(existing)
@@ -126,31 +126,28 @@ def _intact_pack(context: Context, pack_plan: PackPlan) -> Pack | None:
 
 
 @owner_writes_only()
-def _make(context: Context, plan: Plan, lock: Lock, pack_plan: PackPlan) -> Pack:
+def _make(context: Context, plan: Plan, lock: Lock, inputs: PackInputs) -> Pack:
     folder = packs.pack_path(context.folders, plan.name)
     runtime, python = runtime_package.load(), lock.find("python")
-    with _staging(folder, pack_plan) as (tree, image):
+    with _staging(folder, inputs) as (tree, image):
         digests = portable.install_portable(
             lock,
             plan.name,
-            pack_plan.key,
+            inputs["key"],
             tree,
-            pack_plan.install_path,
+            PurePosixPath(inputs["install_path"]),
             context.folders,
             context.progress,
             context.mirrors,
         )
         size, files = packs.tree_size(tree)
-        tool = packs.tool_name(pack_plan.format)
-        context.progress.info(f"writing {pack_plan.filename} with {tool} ({pack_plan.compression})")
-        packs.write_image(tree, image, pack_plan.compression)
+        tool = packs.tool_name(inputs["format"])
+        compression = inputs["compression"]
+        context.progress.info(f"writing {packs.image_name(inputs)} with {tool} ({compression})")
+        packs.write_image(tree, image, compression)
         sidecar: packs.Sidecar = {
+            **inputs,
             "schema": packs.SCHEMA,
-            "name": plan.name,
-            "key": pack_plan.key,
-            "format": pack_plan.format,
-            "compression": pack_plan.compression,
-            "install_path": str(pack_plan.install_path),
             "made_with": tool,
             "size": image.stat().st_size,
             "sha256": sha256_of(image),
@@ -172,18 +169,17 @@ def _make(context: Context, plan: Plan, lock: Lock, pack_plan: PackPlan) -> Pack
 
 
 @contextmanager
-def _staging(folder: Path, pack_plan: PackPlan) -> Iterator[tuple[Path, Path]]:
+def _staging(folder: Path, inputs: PackInputs) -> Iterator[tuple[Path, Path]]:
     """Where the tree and its image are made; nothing remains of them, however this ends. (After a
     SIGKILL, the next pack of this environment removes them.)"""
-    tree = staging_path(folder / pack_plan.key)
-    image = staging_path(folder / pack_plan.filename)
+    tree = staging_path(folder / inputs["key"])
+    image = staging_path(folder / packs.image_name(inputs))
     try:
         make_private_directory(folder)
         packs.remove_leftovers(folder)
         yield tree, image
     except KeyboardInterrupt:
-        path = folder / pack_plan.key
-        remove_leftovers_until_quiet(path)
+        remove_leftovers_until_quiet(folder / inputs["key"])
         raise
     except OSError as error:
         raise from_system(error, folder) from error

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from provision.cli.console import Console
-    from provision.workflow.ship.ship import ShipReport, Verb
-    from provision.workflow.ship.stages import ShipRequest
+    from provision.workflow.ship.stages import ShipRequest, StageRun, Verb
 
 store_option = click.option(
     "--to",
@@ -247,7 +246,7 @@ def _request(name: str, envs: Path | None, options: Mapping[str, Any]) -> ShipRe
     )
 
 
-def _print(console: Console, report: ShipReport) -> int:
+def _print(console: Console, report: StageRun) -> int:
     from provision.cli.console import output_width
     from provision.cli.ship_output import ship_json, ship_lines
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from provision.adapters.clustershell import fold
 from provision.cli.console import table, wrap_line
@@ -15,6 +15,7 @@ from provision_runtime.report.text import format_bytes
 if TYPE_CHECKING:
     from provision_runtime.node.results import RemovedEnvironments, StoreContents, StoreLog
 
+SIZES: tuple[Literal["image_bytes", "tree_bytes"], ...] = ("image_bytes", "tree_bytes")
 STATES = {"unmounted": "not mounted", "installed": "inactive"}
 
 
@@ -38,13 +39,8 @@ def list_lines(nodes: Mapping[str, StoreContents], width: int | None) -> list[st
 def disk_lines(nodes: Mapping[str, StoreContents], width: int | None) -> list[str]:
     kinds = {}
     for node, stored in nodes.items():
-        sizes = (
-            sum(row["image_bytes"] for row in stored["environments"]),
-            sum(row["tree_bytes"] for row in stored["environments"]),
-            stored["unfinished_bytes"],
-            stored["free_bytes"],
-            stored["total_bytes"],
-        )
+        sizes = [sum(row[kind] for row in stored["environments"]) for kind in SIZES]
+        sizes += [stored["unfinished_bytes"], stored["free_bytes"], stored["total_bytes"]]
         kinds[node] = tuple(map(format_bytes, sizes))
     rows = [(*cells, folded) for folded, cells in fold_equal(kinds)]
     return _table(rows, ("images", "unpacked", "unfinished", "free", "of", "nodes"), width)
@@ -59,12 +55,10 @@ def log_lines(nodes: Mapping[str, StoreLog], width: int | None) -> list[str]:
             if event.get("client"):
                 who += f" from {event['client']}"
             what = f"{event['event']} {event.get('key') or event.get('name') or ''}".strip()
-            times = runs.setdefault((str(event.get("run")), what, who), {})
-            times.setdefault(node, event["at"])
+            runs.setdefault((str(event.get("run")), what, who), {}).setdefault(node, event["at"])
     lines = []
-    for (_, what, who), times in sorted(runs.items(), key=lambda run: next(iter(run[1].values()))):
-        at = time.localtime(next(iter(times.values())))
-        clock = time.strftime("%Y-%m-%d %H:%M:%S", at)
+    for (_, what, who), times in sorted(runs.items(), key=lambda item: min(item[1].values())):
+        clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(min(times.values())))
         lines += wrap_line(f"{clock}  {what} on {fold(times)}, by {who}", width, 21)
     return lines or ["no events"]
 

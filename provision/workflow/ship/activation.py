@@ -18,7 +18,7 @@ class ActivationRun(StageRun):
     def ask_history(self) -> dict[str, History]:
         """What each node has."""
         nodes = self.in_state("pending", "unknown")
-        arguments = {"path": self._path, "name": self._request.name}
+        arguments = {"path": self._path, "name": self.request.name}
         return self.ask(nodes, actions.STORE_HISTORY, arguments, stage="check")
 
     def previous_key(self, histories: Mapping[str, History]) -> str | None:

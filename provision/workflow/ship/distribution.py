@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from provision.adapters.clustershell import fold
 from provision.cluster import actions
 from provision.cluster.failures import NodeFailure
 from provision.cluster.inventory import Node, Nodes
@@ -66,7 +67,7 @@ def plan_wave(
 
 class PackDistribution:
     """One image on its way. arguments: of every action on it. on_reply: gets the last reply of each
-    node. is_stopped: asked between rounds."""
+    node."""
 
     def __init__(
         self,
@@ -75,11 +76,10 @@ class PackDistribution:
         arguments: Arguments,
         progress: Progress,
         on_reply: Callable[[NodeReply[Any]], None],
-        is_stopped: Callable[[], bool],
     ) -> None:
         self._pack, self._request, self._arguments = pack, request, arguments
         self._defaults = request.selection.defaults
-        self._progress, self._on_reply, self._is_stopped = progress, on_reply, is_stopped
+        self._progress, self._on_reply = progress, on_reply
         self._tries: Counter[str] = Counter()
         self.sent_bytes = 0
         self.copies_between_nodes = 0
@@ -94,40 +94,37 @@ class PackDistribution:
 
         statuses: the latest result of `store-status` of all of them.
         """
-        if not servers:
+        pool = list(servers) if self._request.tree else []
+        if not pool:
             check_image(self._pack)  # our own disk may have damaged it
-        if self._request.tree == 0:
-            for start in range(0, len(waiting), self._defaults.fanout):
-                if not self._is_stopped():
-                    batch = waiting[start : start + self._defaults.fanout]
-                    for reply in self._send(batch, statuses):
-                        self._on_reply(reply)
-            return
         # What was begun is finished first: it takes the fewest bytes.
         queue = sorted(waiting, key=lambda node: -statuses[node.name]["received"])
-        pool = list(servers)
+        at_once = 1 if self._request.tree else self._defaults.fanout
         sent = failed = 0
-        while queue and not self._is_stopped():
+        while queue:
             if pool:
                 queue = self._exchange(queue, pool, statuses)
-            elif sent < MOST_IMAGES_SENT and failed < MOST_FAILED_SENDS:
-                node = queue.pop(0)
-                rest = format_bytes(self._pack.size - statuses[node.name]["received"])
-                self._progress.info(f"sending {rest} to {node.name}")
-                [reply] = self._send([node], statuses)
-                self._on_reply(reply)
-                if reply.failure is None:
-                    sent += 1
-                    pool.append(node)
-                else:
-                    failed += 1
-            else:
+                continue
+            if sent >= MOST_IMAGES_SENT or failed >= MOST_FAILED_SENDS:
                 size = format_bytes(self.sent_bytes)
                 message = f"{size} were sent from here, and no node could serve it to others"
                 failure = NodeFailure(stage=STAGE, reason="no-server", message=message)
                 for node in queue:
                     self._on_reply(NodeReply(node=node, result=None, failure=failure))
                 return
+            receivers, queue = queue[:at_once], queue[at_once:]
+            rest = sum(self._pack.size - statuses[node.name]["received"] for node in receivers)
+            names = fold([node.name for node in receivers])
+            self._progress.info(f"sending {format_bytes(rest)} to {names}")
+            for reply in self._send(receivers, statuses):
+                self._on_reply(reply)
+                if self._request.tree == 0:
+                    continue
+                if reply.failure is None:
+                    sent += 1
+                    pool.append(reply.node)
+                else:
+                    failed += 1
 
     def _time_limit_s(self, images: int = 1) -> float:
         """For as many images over one connection."""

@@ -9,75 +9,30 @@ import re
 import secrets
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import PurePosixPath
-from typing import Literal
 
 from provision.cluster import pack as packs
-from provision.cluster.failures import NodeFailure
 from provision.cluster.inventory import Node, NodeSelection
 from provision.cluster.pack import Pack
-from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec, ProvisionError
 from provision.core.file_locks import environment_lock
 from provision.resolver import spec as specs
 from provision.workflow.context import Context, refuse_mistyped_name
 from provision.workflow.ship.activation import ActivationRun
 from provision.workflow.ship.shipment import Shipment
-from provision.workflow.ship.stages import Profile, ShipRequest, StageRun
-from provision.workflow.ship.states import NodeState, State, plan_waves, required_nodes
+from provision.workflow.ship.stages import Profile, ShipRequest, StageRun, Verb
+from provision.workflow.ship.states import required_nodes
 
 # provision.lockfile.FILE; importing that package would take as long as asking 20 nodes.
 LOCK_FILE = "conda-lock.yml"
 LAB_FILE = "lab.yml"
-Verb = Literal["ship", "activate", "rollback"]
 
 
-@frozen
-class ShipReport:
-    """What a verb did. required: how many nodes should reach the goal. stopped: the reason for which
-    too many nodes failed, if that ended the run. sent_bytes: by this machine. halted: why a wave was
-    the last."""
-
-    verb: Verb
-    key: str
-    request: ShipRequest
-    required: int
-    states: Mapping[str, NodeState]
-    stopped: NodeFailure | None = None
-    size: int = 0
-    sent_bytes: int = 0
-    copies_between_nodes: int = 0
-    halted: str = ""
-
-    @property
-    def goal(self) -> State:
-        """The state that nodes should reach."""
-        return "passed" if self.request.stage_only else "active"
-
-    @property
-    def ready(self) -> int:
-        """How many nodes are where they should be."""
-        reached = ("passed", "active") if self.goal == "passed" else ("active",)
-        return sum(state.state in reached for state in self.states.values())
-
-    @property
-    def succeeded(self) -> bool:
-        """Whether enough nodes are; for a dry run, whether enough could be."""
-        if not self.request.dry_run:
-            return self.ready >= self.required and not self.halted
-        return self.possible >= self.required
-
-    @property
-    def possible(self) -> int:
-        """How many nodes could be where they should be."""
-        return sum(state.state not in ("failed", "unknown") for state in self.states.values())
-
-
-def ship(context: Context, request: ShipRequest) -> ShipReport:
+def ship(context: Context, request: ShipRequest) -> StageRun:
     """Bring an environment's latest pack to nodes and activate it there."""
     selection = request.selection
     refuse_mistyped_name(context.folders, specs.check_name(request.name))
@@ -92,8 +47,7 @@ def ship(context: Context, request: ShipRequest) -> ShipReport:
                 "packs the new lock."
             )
     _check_path(pack, selection)
-    required = required_nodes(request.minimum, len(selection.nodes))
-    waves = plan_waves(request.waves, selection.nodes, len(selection.nodes))
+    required_nodes(request.minimum, len(selection.nodes))
     test_wave = None
     if request.smoke:
         from provision.workflow.plan import BuildRequest, make_plan
@@ -103,17 +57,12 @@ def ship(context: Context, request: ShipRequest) -> ShipReport:
     with _locked_run(context, request) as identity:
         shipment = Shipment(request, identity, context.progress, pack, test_wave)
         if request.dry_run:
-            shipment.check(shipment.in_state("pending"), request.deadline_s)
+            shipment.check(shipment.in_state("pending"))
         else:
             shipment.ship()
-    return replace(
-        _report("ship", pack.key, request, shipment),
-        required=min(required, sum(map(len, waves)), len(shipment.states)),
-        halted=shipment.halted,
-        size=pack.size,
-        sent_bytes=shipment.distribution.sent_bytes,
-        copies_between_nodes=shipment.distribution.copies_between_nodes,
-    )
+    shipment.sent_bytes = shipment.distribution.sent_bytes
+    shipment.copies_between_nodes = shipment.distribution.copies_between_nodes
+    return shipment
 
 
 def _test_wave(
@@ -143,7 +92,7 @@ def _test_wave(
     return f"smoke test: {result.verdict} ({', '.join(ids) or 'no result'}); evidence: {result.evidence}"
 
 
-def switch(context: Context, verb: Verb, request: ShipRequest, key: str | None) -> ShipReport:
+def switch(context: Context, verb: Verb, request: ShipRequest, key: str | None) -> StageRun:
     """Make an environment that nodes have the active one. key: None for the latest pack here, or to
     roll back to the one that was active before."""
     name = request.name
@@ -157,7 +106,7 @@ def switch(context: Context, verb: Verb, request: ShipRequest, key: str | None) 
             advice=f"Keys look like {name}-0123456789ab: the folders in `envs` on the nodes.",
         )
     with _locked_run(context, request) as identity:
-        activation = ActivationRun(request, identity, context.progress)
+        activation = ActivationRun(request, identity, context.progress, verb)
         histories = activation.ask_history()
         if key is None:
             key = activation.previous_key(histories)
@@ -165,18 +114,8 @@ def switch(context: Context, verb: Verb, request: ShipRequest, key: str | None) 
             activation.select(key, histories)
         if key is not None and not request.dry_run:
             activation.switch(key)
-    return _report(verb, key or "", request, activation)
-
-
-def _report(verb: Verb, key: str, request: ShipRequest, run: StageRun) -> ShipReport:
-    return ShipReport(
-        verb=verb,
-        key=key,
-        request=request,
-        required=run.required(),
-        states=run.states,
-        stopped=run.stopped,
-    )
+    activation.key = key or ""
+    return activation
 
 
 @contextmanager

@@ -31,13 +31,12 @@ ASKED_SERVERS = 8
 # the rest at the end, so a node that hangs costs one deadline in all.
 FIRST_CHECK_SHARE = 0.25
 
-
 # Tests an environment on nodes where it was activated; why it is not good, or nothing.
 WaveTest = Callable[[Nodes], str]
 
 
 class Shipment(StageRun):
-    """One run over nodes. halted: why no further wave was activated."""
+    """One run over nodes."""
 
     def __init__(
         self,
@@ -49,8 +48,7 @@ class Shipment(StageRun):
     ) -> None:
         super().__init__(request, identity, progress)
         self._test_wave = test_wave
-        self.halted = ""
-        self._pack = pack
+        self._pack, self.key, self.size = pack, pack.key, pack.size
         self._arguments = {
             "path": self._path,
             "pack": node_pack(pack),
@@ -60,28 +58,27 @@ class Shipment(StageRun):
         self._reading_s = pack.size / SLOWEST_BYTES_PER_S
         self._statuses: dict[str, StoreStatus] = {}
         self.distribution = PackDistribution(
-            pack, request, self._arguments, progress, self._record_transfer, self.is_stopped
+            pack, request, self._arguments, progress, self._record_transfer
         )
 
     def ship(self) -> None:
-        """All stages. A straggler has a second chance at the end, before the decision whether to
-        activate."""
-        first_check_s = FIRST_CHECK_SHARE * self._request.deadline_s
-        second_check_s = self._request.deadline_s - first_check_s
-        self.check(self.in_state("pending"), first_check_s)
-        if not self._is_worth_sending():
-            # Before gigabytes go out that nobody could activate.
-            self._check_again(second_check_s)
-        if self._is_worth_sending():
-            self._prepare(self.in_state("fit", "verified", "passed"))
-            if stragglers := self._check_again(second_check_s):
-                self._prepare(stragglers)
-        if not self._request.stage_only and self.may_activate():
-            self._activate_waves(second_check_s)
-        if self._request.boot_unit:
+        """All stages. Nodes that did not respond in time are asked once more: at the end, or before
+        nothing is sent because of them."""
+        self.check(self.in_state("pending"), FIRST_CHECK_SHARE)
+        is_hopeful = self.is_worth_sending()
+        if not is_hopeful:
+            self.check(self.in_state("unknown"), 1 - FIRST_CHECK_SHARE)
+        if self.is_worth_sending():
+            self._prepare()
+        if is_hopeful:
+            self.check(self.in_state("unknown"), 1 - FIRST_CHECK_SHARE)
+            self._prepare()
+        if not self.request.stage_only and self.may_activate():
+            self._activate_waves()
+        if self.request.boot_unit:
             self._install_boot_unit()
-        if self._request.module_folder:
-            arguments = {**self._common, "folder": self._request.module_folder}
+        if self.request.module_folder:
+            arguments = {**self._common, "folder": self.request.module_folder}
             self.ask(self.in_state("active"), actions.STORE_MODULE, arguments, stage="module")
         self.release()
 
@@ -99,31 +96,17 @@ class Shipment(StageRun):
         for name in self.ask(ready, actions.STORE_BOOT, arguments, stage="boot"):
             self.states[name].ends_at_boot = False
 
-    def _is_worth_sending(self) -> bool:
-        return self._request.stage_only or self.can_be_ready()
-
-    def _check_again(self, check_s: float) -> list[Node]:
-        """The second chance of nodes that did not respond in time."""
-        stragglers = [
-            node for node in self.in_state("unknown") if node.name not in self._had_second_chance
-        ]
-        if not stragglers or self.is_stopped():
-            return []
-        self._had_second_chance.update(node.name for node in stragglers)
-        self.check(stragglers, check_s)
-        return stragglers
-
-    def _activate_waves(self, check_s: float) -> None:
+    def _activate_waves(self) -> None:
         """Activate one wave after the other, until one is not good."""
         ready = self.in_state("passed", "active")
-        for wave in plan_waves(self._request.waves, ready, len(self._nodes)):
+        for wave in plan_waves(self.request.waves, ready, len(self._nodes)):
             passed = self.in_state("passed", among=wave)
             self.activate(passed, self._pack.key)
             stragglers = self.in_state("unknown", among=passed)
-            self.check(stragglers, check_s)
+            self.check(stragglers)
             self.activate(self.in_state("passed", among=stragglers), self._pack.key)
             inactive = [node for node in passed if node not in self.in_state("active")]
-            if inactive and len(self._request.waves) > 1:
+            if inactive and len(self.request.waves) > 1:
                 self.halted = (
                     f"{format_count(len(inactive), 'node')} of a wave could not be activated"
                 )
@@ -132,44 +115,47 @@ class Shipment(StageRun):
             if self.halted:
                 break
 
-    def _prepare(self, nodes: Nodes) -> None:
+    def _prepare(self) -> None:
         """Bring nodes up to `passed`; those that are active already stay so."""
-        self._bring_image(nodes)
+        self._bring_image()
         allowed: tuple[str, ...] = ()
-        if self._request.shared and not all(map(_can_mount, self._statuses.values())):
+        if self.request.shared and not all(map(_can_mount, self._statuses.values())):
             # A shared store is unpacked unless all nodes can mount its image.
             allowed = ("tree",)
-        candidates = self.in_state("verified", among=nodes)
         self.install(
-            candidates,
+            self.in_state("verified"),
             self._pack.key,
             extra_s=self._reading_s,
             allowed=allowed,
             signed=self._signed,
         )
 
-    def check(self, nodes: Nodes, check_s: float) -> None:
-        """Ask which nodes have nothing to do, and the others what they have and can take.
+    def is_worth_sending(self) -> bool:
+        return self.request.stage_only or self.can_be_ready()
 
-        check_s: how long a node may take for each of the two replies, in seconds.
-        """
+    def check(self, nodes: Nodes, share: float = 1.0) -> None:
+        """Ask which nodes have nothing to do, and the others what they have and can take. share: of
+        the deadline, that a node has for each of the two replies."""
+        limit_s = share * self.request.deadline_s
         suffix = self._pack.image.name.removeprefix(self._pack.key)
         script = probe_script(self._path, self._pack, suffix, self._defaults.readers)
-        probes = self.ask(nodes, actions.PROBE, script, stage="check", limit_s=check_s)
+        probes = self.ask(nodes, actions.PROBE, script, stage="check", limit_s=limit_s)
         remaining = []
         for name, probe in probes.items():
             if probe["active"]:
                 self.states[name].reach("active")
             else:
                 remaining.append(self._nodes[name])
-        self._check_stores(remaining, check_s)
+        self._check_stores(remaining, limit_s)
 
-    def _ask_statuses(self, nodes: Nodes, limit_s: float) -> list[NodeReply[StoreStatus]]:
+    def _ask_statuses(
+        self, nodes: Nodes, limit_s: float | None = None
+    ) -> list[NodeReply[StoreStatus]]:
         arguments = {**self._arguments, "signed": self._signed}
         return self.replies(nodes, actions.STORE_STATUS, arguments, stage="check", limit_s=limit_s)
 
-    def _check_stores(self, nodes: Nodes, check_s: float) -> None:
-        for reply in self._ask_statuses(nodes, check_s):
+    def _check_stores(self, nodes: Nodes, limit_s: float | None = None) -> None:
+        for reply in self._ask_statuses(nodes, limit_s):
             status, name = reply.result, reply.node.name
             if status is None:
                 assert reply.failure is not None
@@ -189,7 +175,7 @@ class Shipment(StageRun):
                 state.reach("verified")
             else:
                 state.reach("active" if status["active"] == self._pack.key else "passed")
-        if not self._request.shared:
+        if not self.request.shared:
             # Raise InvalidSpec if several nodes have the same network file system at the path:
             # each would write into the store of the others.
             users: dict[tuple[str | None, str | None], str] = {}
@@ -220,47 +206,39 @@ class Shipment(StageRun):
             glibc=sidecar["glibc_min"],
             store_bytes=store_bytes,
         )
-        report = fitness.judge(reply, needs, ("system", "store"))
-        if report.problems:
-            return report.problems[0]
-        if not methods:
-            message = status["unread"].get(
-                "methods", f"nothing there can mount or unpack {self._pack.image.name}"
-            )
-            return NodeFailure(stage="check", reason="no-method", message=message)
-        free_inodes, files = status["store"]["free_inodes"], sidecar["unpacked_files"]
-        if needs_tree and free_inodes is not None and free_inodes < files:
-            message = f"{free_inodes} are free in {self._path}; {files} are needed to unpack"
-            return NodeFailure(stage="check", reason="no-inodes", message=message)
-        return None
+        if needs_tree:
+            needs = replace(needs, inodes=sidecar["unpacked_files"])
+        report = fitness.judge(reply, needs, ("system", "store", "methods"))
+        return report.problems[0] if report.problems else None
 
-    def _bring_image(self, nodes: Nodes) -> None:
-        """Bring the image to nodes; what has arrived already stays."""
-        waiting = self.in_state("fit", among=nodes)
-        if not waiting or self.is_stopped():
+    def _bring_image(self) -> None:
+        """Bring the image to the nodes that lack it; what has arrived already stays."""
+        waiting = self.in_state("fit")
+        if not waiting:
             return
-        servers = [] if self._request.shared else self._servers()
         self._leased.update(node.name for node in waiting)
         size = format_bytes(self._pack.size)
         self._progress.info(f"shipping {size} to {len(waiting)} of {len(self._nodes)} nodes")
-        if self._request.shared:
-            # One copy for all nodes: the others see what one of them verified.
-            for node in waiting:
-                if self.in_state("verified", "passed", "active") or self.is_stopped():
-                    break
-                self.distribution.distribute([node], [], self._statuses)
-            if self.in_state("verified", "passed", "active"):
-                for node in self.in_state("fit", among=waiting):
-                    self.states[node.name].reach("verified")
-        else:
-            self.distribution.distribute(waiting, servers, self._statuses)
+        if not self.request.shared:
+            self.distribution.distribute(waiting, self._servers(), self._statuses)
+            return
+        # One copy for all nodes: the others see what one of them verified.
+        rest = waiting
+        if not self.in_state("verified", "passed", "active"):
+            rest = self._by_one_or_all(
+                "verified",
+                waiting,
+                lambda nodes: self.distribution.distribute(nodes, [], self._statuses),
+            )
+        for node in rest:
+            self.states[node.name].reach("verified")
 
     def _servers(self) -> list[Node]:
         """Nodes that have the image and whose addresses are here. Those where it was active before
         have not sent them yet, and a few of them are enough."""
         candidates = self.in_state("verified", "passed", "active")
         unasked = [node for node in candidates if node.name not in self._statuses]
-        for reply in self._ask_statuses(unasked[:ASKED_SERVERS], self._request.deadline_s):
+        for reply in self._ask_statuses(unasked[:ASKED_SERVERS]):
             if reply.result is not None and reply.result["verified"]:
                 self._statuses[reply.node.name] = reply.result
         return [node for node in candidates if node.name in self._statuses]

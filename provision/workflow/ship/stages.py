@@ -17,13 +17,14 @@ from provision.core.types import Progress
 from provision.workflow.ship.states import (
     NodeState,
     State,
-    common_failure,
     is_transient,
+    plan_waves,
     required_nodes,
 )
 from provision_runtime.node.results import Installation
 
 Profile = Literal["quick", "default", "full"]
+Verb = Literal["ship", "activate", "rollback"]
 # A node is a straggler when it takes longer than the deadline and three times the median of the
 # others.
 STRAGGLER_FACTOR = 3.0
@@ -31,6 +32,8 @@ STRAGGLER_FACTOR = 3.0
 RELEASE_S = 20.0
 # How long a node may see an older state of a shared file system: NFS caches names for 60 s.
 SHARED_WAIT_S = 90.0
+# As many nodes are tried for what one of them does for all of a shared store.
+MOST_WRITERS = 8
 
 
 @frozen
@@ -64,13 +67,24 @@ class ShipRequest:
 
 
 class StageRun:
-    """A run in stages. identity: as nodes record it (`run_identity`), with `signers` of the lab, whose
-    packs alone they take."""
+    """A run in stages, and what came of it. identity: as nodes record it (`run_identity`), with
+    `signers` of the lab, whose packs alone they take.
+
+    key: of the environment. halted: why a wave was the last. size: of the image. sent_bytes: by this
+    machine.
+    """
+
+    key = halted = ""
+    size = sent_bytes = copies_between_nodes = 0
 
     def __init__(
-        self, request: ShipRequest, identity: Mapping[str, str], progress: Progress
+        self,
+        request: ShipRequest,
+        identity: Mapping[str, str],
+        progress: Progress,
+        verb: Verb = "ship",
     ) -> None:
-        self._request, self._progress = request, progress
+        self.request, self.verb, self._progress = request, verb, progress
         self._defaults = request.selection.defaults
         run = {**identity, **self._defaults.rules}
         if request.allow_older:
@@ -80,10 +94,7 @@ class StageRun:
         self._common = {"path": self._path, "name": request.name, "run": run}
         self._nodes = {node.name: node for node in request.selection.nodes}
         self._leased: set[str] = set()
-        self._had_second_chance: set[str] = set()
         self.states = {name: NodeState() for name in self._nodes}
-        # The reason for which too many nodes failed, if that ended the run.
-        self.stopped: NodeFailure | None = None
 
     def install(
         self,
@@ -107,7 +118,7 @@ class StageRun:
 
     def activate(self, candidates: Nodes, key: str) -> None:
         """Switch nodes to an environment. In a shared store one node does it for all."""
-        arguments = {**self._common, "key": key, "is_shared": self._request.shared}
+        arguments = {**self._common, "key": key, "is_shared": self.request.shared}
 
         def activate_on(nodes: Nodes) -> None:
             self._leased.update(node.name for node in nodes)
@@ -127,17 +138,15 @@ class StageRun:
         self, state: State, nodes: Nodes, step: Callable[[Nodes], None]
     ) -> list[Node]:
         """Take a step on all nodes; in a shared store on one after the other until one reaches a
-        state. Returns the nodes after it."""
-        if not self._request.shared:
+        state, and a few at most. Returns the nodes after it."""
+        if not self.request.shared:
             step(nodes)
             return []
-        remaining = list(nodes)
-        while remaining:
-            writer = remaining.pop(0)
+        for index, writer in enumerate(nodes[:MOST_WRITERS]):
             step([writer])
             if self.states[writer.name].state == state:
-                break
-        return remaining
+                return list(nodes[index + 1 :])
+        return []
 
     def _attach(self, nodes: Nodes, key: str, *, active: bool) -> None:
         arguments = {**self._common, "key": key, "active": active, "wait_s": SHARED_WAIT_S}
@@ -150,7 +159,7 @@ class StageRun:
         arguments: Arguments,
         extra_s: float,
     ) -> None:
-        limit_s = self._request.deadline_s + extra_s
+        limit_s = self.request.deadline_s + extra_s
         results = self.ask(nodes, action, arguments, stage="install", limit_s=limit_s)
         for name, installation in results.items():
             state = self.states[name]
@@ -160,17 +169,43 @@ class StageRun:
             state.ends_at_boot = installation.get("ends_at_boot", False)
 
     def may_activate(self) -> bool:
-        """Whether enough nodes are ready, and the run was not stopped."""
-        ready = len(self.in_state("passed", "active"))
-        return not self.is_stopped() and ready >= self.required()
+        """Whether enough nodes are ready."""
+        return len(self.in_state("passed", "active")) >= self.required()
 
     def can_be_ready(self) -> bool:
         """Whether enough nodes can still be ready."""
-        hopeless = len(self.in_state("failed", "unknown"))
-        return len(self._nodes) - hopeless >= self.required()
+        return self.possible >= self.required()
 
     def required(self) -> int:
-        return required_nodes(self._request.minimum, len(self._nodes))
+        return required_nodes(self.request.minimum, len(self._nodes))
+
+    @property
+    def expected(self) -> int:
+        """How many nodes should reach the goal: no more than are in the waves."""
+        waves = plan_waves(self.request.waves, self.request.selection.nodes)
+        return min(self.required(), sum(map(len, waves)))
+
+    @property
+    def possible(self) -> int:
+        """How many nodes could be where they should be."""
+        return len(self._nodes) - len(self.in_state("failed", "unknown"))
+
+    @property
+    def goal(self) -> State:
+        """The state that nodes should reach."""
+        return "passed" if self.request.stage_only else "active"
+
+    @property
+    def ready(self) -> int:
+        """How many nodes are where they should be."""
+        return len(self.in_state(self.goal, "active"))
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether enough nodes are; for a dry run, whether enough could be."""
+        if self.request.dry_run:
+            return self.possible >= self.expected
+        return self.ready >= self.expected and not self.halted
 
     def release(self) -> None:
         """Let other runs in where this one ended before the activation. Where nobody responds, the
@@ -222,13 +257,13 @@ class StageRun:
                 if reply.node.name not in replies:
                     meter.advance(1)
 
-            for _ in range(self._request.retries + 1):
+            for _ in range(self.request.retries + 1):
                 latest = run_action(
                     remaining,
                     action,
                     arguments,
                     stage=stage,
-                    timeout_s=self._request.deadline_s if limit_s is None else limit_s,
+                    timeout_s=self.request.deadline_s if limit_s is None else limit_s,
                     straggler_factor=STRAGGLER_FACTOR,
                     defaults=self._defaults,
                     on_reply=on_reply,
@@ -245,18 +280,6 @@ class StageRun:
             del self._nodes[name], self.states[name]
         else:
             self.states[name].fail(failure)
-
-    def is_stopped(self) -> bool:
-        """Whether too many nodes failed for one reason. Stragglers do not count before their second
-        chance."""
-        if self.stopped is None:
-            failures = [
-                state.failure
-                for name, state in self.states.items()
-                if state.failure and (state.state == "failed" or name in self._had_second_chance)
-            ]
-            self.stopped = common_failure(failures, len(self.states), self.required())
-        return self.stopped is not None
 
     def in_state(self, *states: State, among: Iterable[Node] | None = None) -> list[Node]:
         """The nodes in one of these states, without those that were left out."""

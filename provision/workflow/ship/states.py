@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from provision.cluster.failures import NodeFailure
+from provision.cluster.failures import REASONS, NodeFailure
 from provision.cluster.inventory import Node, Nodes
 from provision.core.errors import InvalidSpec
 
@@ -18,27 +17,6 @@ from provision.core.errors import InvalidSpec
 # it. unknown: it did not respond in time, so it may be in any state up to the one it was asked for.
 State = Literal["pending", "fit", "shipped", "verified", "passed", "active", "failed", "unknown"]
 
-# Failures after which nobody knows what the node has done.
-UNKNOWN_REASONS = frozenset({"timed-out", "connection-lost", "killed", "bad-answer", "unread"})
-# Failures that another try may not have. A host that is down is not tried again: that takes long,
-# and the next ship does it.
-TRANSIENT_REASONS = frozenset(
-    {
-        "connection-lost",
-        "connection-closed",
-        "killed",
-        "bad-answer",
-        "cut-off",
-        "wrong-bytes",
-        "peer-unreachable",
-        "peer-failed",
-        "port-in-use",
-        "file-system",
-        "cannot-unmount",
-    }
-)
-# More nodes than this failing for one reason is no accident of single nodes.
-COMMON_SHARE = 0.2
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?)%")
 _PLACE = re.compile("(rack|zone):")
 
@@ -66,12 +44,12 @@ class NodeState:
         self.state, self.failure = state, None
 
     def fail(self, failure: NodeFailure) -> None:
-        self.state = "unknown" if failure.reason in UNKNOWN_REASONS else "failed"
+        self.state = "unknown" if REASONS[failure.reason].is_unknown else "failed"
         self.failure = failure
 
 
 def is_transient(failure: NodeFailure | None) -> bool:
-    return failure is not None and failure.reason in TRANSIENT_REASONS
+    return failure is not None and REASONS[failure.reason].is_transient
 
 
 def required_nodes(minimum: str, total: int, option: str = "--min") -> int:
@@ -100,8 +78,7 @@ def expand_waves(texts: Sequence[str], nodes: Nodes) -> tuple[str, ...]:
     """The waves of `--canary`, each with a number of nodes, `rack:NAME` or `zone:NAME`. `racks` and
     `zones` are one wave for each.
 
-    Raises InvalidSpec for a text that is none of these, for a place where no node stands, and for a
-    number below that of the nodes before.
+    Raises InvalidSpec for a text that is none of these, and for a place where no node stands.
     """
     waves: list[str] = []
     for text in map(str.strip, texts):
@@ -111,28 +88,23 @@ def expand_waves(texts: Sequence[str], nodes: Nodes) -> tuple[str, ...]:
             waves += [f"{kind}:{place}" for place in places] or [f"{kind}:"]
         else:
             waves.append(text)
-    total, reached = len(nodes), 0
-    for text, wave in zip(waves, plan_waves(waves, nodes, total)):
-        reached += len(wave)
-        kind, _, place = text.partition(":")
-        if _PLACE.match(text):
-            is_wrong = not place or all(getattr(node, kind) != place for node in nodes)
-            why = f"no node of --on stands in `{text}`"
-        else:
-            is_wrong = required_nodes(text, total, "--canary") < reached
-            why = f"the waves before `{text}` reach more nodes"
-        if is_wrong:
+    for wave in waves:
+        if not _PLACE.match(wave):
+            required_nodes(wave, len(nodes), "--canary")
+            continue
+        kind, _, place = wave.partition(":")
+        if not place or all(getattr(node, kind) != place for node in nodes):
             raise InvalidSpec(
-                f"--canary {','.join(texts)}: {why}.",
-                advice="Write the small ones first, such as `1,5%,all` or `1,racks,all`. `provision "
-                "nodes list` shows racks.",
+                f"--canary {','.join(texts)}: no node of --on stands in `{wave}`.",
+                advice="`provision nodes list` shows racks.",
             )
     return tuple(waves)
 
 
-def plan_waves(waves: Sequence[str], nodes: Nodes, total: int) -> list[list[Node]]:
-    """Which nodes each wave activates. nodes: those that are ready, of `total`; a number counts the
-    nodes of the waves before, too."""
+def plan_waves(waves: Sequence[str], nodes: Nodes, total: int | None = None) -> list[list[Node]]:
+    """Which nodes each wave activates. nodes: those that are ready, of `total` (None: all); a number
+    counts the nodes of the waves before, too."""
+    total = len(nodes) if total is None else total
     planned, remaining = [], list(nodes)
     for text in waves:
         if _PLACE.match(text):
@@ -145,17 +117,3 @@ def plan_waves(waves: Sequence[str], nodes: Nodes, total: int) -> list[list[Node
         remaining = [node for node in remaining if node.name not in names]
         planned.append(wave)
     return planned
-
-
-def common_failure(
-    failures: Sequence[NodeFailure], total: int, required: int
-) -> NodeFailure | None:
-    """The reason for which more than a fifth of the nodes failed, and more than may fail by `--min`.
-
-    One node is never a pattern.
-    """
-    counts = Counter((failure.stage, failure.reason) for failure in failures)
-    for kind, count in counts.most_common(1):
-        if count >= 2 and count > COMMON_SHARE * total and count > total - required:
-            return next(one for one in failures if (one.stage, one.reason) == kind)
-    return None

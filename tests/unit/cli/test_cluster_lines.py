@@ -13,10 +13,10 @@ from provision.cli.ship_output import LONGEST_NODE_SET, NodeSets, ship_json, shi
 from provision.cluster.failures import REASONS, NodeFailure
 from provision.cluster.inventory import Node, NodeSelection, select_nodes
 from provision.verbs.drift.output import drift_lines
-from provision.workflow.ship.ship import ShipReport
-from provision.workflow.ship.stages import ShipRequest
+from provision.workflow.ship.stages import ShipRequest, StageRun
 from provision.workflow.ship.states import NodeState
-from tests.drift_records import cluster, record, timed_out
+from tests.drift_records import cluster, record, selection_of, timed_out
+from tests.ship_runs import Notes
 
 TERMINAL = 80
 KEY = "train-0e2bf03d9f9d"
@@ -35,13 +35,14 @@ def shipped(
     states: Mapping[str, NodeState] = SHIPPED,
     selection: NodeSelection | None = None,
     **fields: Any,
-) -> ShipReport:
-    request = ShipRequest(name="train", selection=selection or select_nodes("n[1-3]"))
-    values: dict[str, Any] = {
-        "verb": "ship", "key": KEY, "request": request, "required": 3, "states": states,
-        "sent_bytes": 5 << 30, "copies_between_nodes": 7,
-    }  # fmt: skip
-    return ShipReport(**{**values, **fields})
+) -> StageRun:
+    request = ShipRequest(name="train", selection=selection or select_nodes(",".join(states)))
+    run = StageRun(request, {}, Notes())
+    run.states.update(states)
+    values = {"key": KEY, "sent_bytes": 5 << 30, "copies_between_nodes": 7, **fields}
+    for name, value in values.items():
+        setattr(run, name, value)
+    return run
 
 
 def test_a_ship_fits_the_terminal() -> None:
@@ -107,13 +108,13 @@ def test_what_only_its_owner_can_start_is_said_with_the_next_step() -> None:
 def test_a_rollback_to_nothing_does_not_say_that_nothing_is_active() -> None:
     nothing = NodeFailure(stage="check", reason="no-previous", message="nothing was active before")
     states = {"n1": NodeState(state="failed", failure=nothing)}
-    lines = ship_lines(shipped(verb="rollback", key="", states=states, required=1))
+    lines = ship_lines(shipped(verb="rollback", key="", states=states))
     assert lines[-1] == "train: nothing to go back to on 1 node, so nothing was changed"
 
 
 def test_drift_fits_the_terminal() -> None:
     document = record(cluster(3), {"n0004": timed_out()})
-    lines = drift_lines(document, verbose=True, width=TERMINAL)
+    lines = drift_lines(document, selection_of(document), verbose=True, width=TERMINAL)
     assert max(map(len, lines)) <= TERMINAL
 
 

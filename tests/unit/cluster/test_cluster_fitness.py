@@ -18,7 +18,7 @@ from provision.cluster.remote import NodeReply, merge_same_nodes
 from provision_runtime.node.results import FitnessFacts
 
 GIB = 1 << 30
-H100 = {"name": "NVIDIA H100 80GB HBM3", "uuid": "GPU-1", "memory_mib": 81559}
+H100 = "NVIDIA H100 80GB HBM3"
 BUILD = next(build for build in catalog.releases()["2.3.1"].wheels if build.cuda == "12.1")
 NEEDS = EnvironmentNeeds(
     name="train",
@@ -95,7 +95,7 @@ def test_fit_node() -> None:
             "CUDA 12.1 needs driver 525.60.13 or later, and the driver is 470.82.01",
         ),
         (
-            {"gpus": {"devices": [{**H100, "name": "Tesla K80"}], "on_bus": 1}},
+            {"gpus": {"devices": ["Tesla K80"], "on_bus": 1}},
             "gpu-unsupported",
             "K80 is sm_37",
         ),
@@ -195,6 +195,16 @@ def test_unread_fact_that_decides_nothing() -> None:
     del document["methods"]
     document["unread"] = {"methods": "no answer within 20 s"}
     assert judge(reply(document)).verdict == "fit"
+
+
+def test_a_node_that_cannot_install_an_image_is_unfit_for_a_ship() -> None:
+    """`nodes check` warns of it."""
+    needed = ("system", "store", "methods")
+    assert reasons(judge(reply(facts(methods=[])), NEEDS, needed)) == ["no-method"]
+    assert judge(reply(facts(methods=[])), NEEDS).verdict == "fit"
+    unpacked = dataclasses.replace(NEEDS, inodes=36_000)
+    report = judge(reply(facts(store={"free_inodes": 20_000})), unpacked, needed)
+    assert report.problems[0].message == "20000 free inodes in /opt; 36000 are needed"
 
 
 @pytest.mark.parametrize("fact", ["system", "store", "gpus"])

@@ -6,15 +6,14 @@ import hashlib
 import json
 import os
 import subprocess
-from dataclasses import replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from provision.adapters import squashfs
 from provision.cluster import pack as packs
-from provision.cluster.pack import Pack, PackedDistribution, PackPlan, Sidecar
+from provision.cluster.pack import Pack, PackedDistribution, PackInputs, Sidecar
 from provision.core.errors import IntegrityError, InvalidSpec, ToolMissing
 from provision_runtime.node import store as stores
 from provision_runtime.node.results import METRICS
@@ -24,16 +23,16 @@ from tests.programs import write_program
 
 KEY = "lab-0123456789ab"
 SHA = "a" * 64
-PLAN = PackPlan(
-    name="lab",
-    key=KEY,
-    format="squashfs",
-    compression="zstd",
-    install_path=PurePosixPath("/opt/provision/envs") / KEY,
-)
+INPUTS: PackInputs = {
+    "name": "lab",
+    "key": KEY,
+    "format": "squashfs",
+    "compression": "zstd",
+    "install_path": f"/opt/provision/envs/{KEY}",
+}
 
 
-def sidecar(content: bytes, plan: PackPlan = PLAN) -> Sidecar:
+def sidecar(content: bytes, inputs: PackInputs = INPUTS) -> Sidecar:
     entry: PackedDistribution = {
         "version": "1",
         "kind": "wheel",
@@ -41,11 +40,7 @@ def sidecar(content: bytes, plan: PackPlan = PLAN) -> Sidecar:
     }
     return {
         "schema": 1,
-        "name": plan.name,
-        "key": plan.key,
-        "format": plan.format,
-        "compression": plan.compression,
-        "install_path": str(plan.install_path),
+        **inputs,
         "made_with": "mksquashfs 4.5.1",
         "size": len(content),
         "sha256": hashlib.sha256(content).hexdigest(),
@@ -63,15 +58,15 @@ def sidecar(content: bytes, plan: PackPlan = PLAN) -> Sidecar:
     }
 
 
-def publish(folder: Path, content: bytes = b"image", plan: PackPlan = PLAN) -> Pack:
+def publish(folder: Path, content: bytes = b"image", inputs: PackInputs = INPUTS) -> Pack:
     folder.mkdir(parents=True, exist_ok=True)
     staging = folder / ".staging"
     staging.write_bytes(content)
-    return packs.publish(staging, sidecar(content, plan), folder)
+    return packs.publish(staging, sidecar(content, inputs), folder)
 
 
-def of_key(digits: str) -> PackPlan:
-    return replace(PLAN, key=f"lab-{digits * 12}")
+def of_key(digits: str) -> PackInputs:
+    return {**INPUTS, "key": f"lab-{digits * 12}"}
 
 
 def names(folder: Path) -> list[str]:
@@ -85,25 +80,25 @@ def test_key_changes_with_lock_and_runtime_alone() -> None:
     assert len({key, packs.pack_key("lab", "0", "2"), packs.pack_key("lab", "1", "0")}) == 3
 
 
-@pytest.mark.parametrize("name", [f"{KEY}.sqsh", f"{KEY}.json", ""])
-def test_pack_is_read_by_image_sidecar_or_folder(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", [f"{KEY}.json", ""])
+def test_pack_is_read_by_sidecar_or_folder(tmp_path: Path, name: str) -> None:
     made = publish(tmp_path)
     assert packs.read_pack(tmp_path / name) == made
     assert (made.key, made.sidecar["install_path"]) == (KEY, f"/opt/provision/envs/{KEY}")
 
 
 def test_latest_pack_of_a_folder_is_read(tmp_path: Path) -> None:
-    latest = publish(tmp_path, plan=of_key("2"))
-    older = publish(tmp_path, plan=of_key("1"))
+    latest = publish(tmp_path, inputs=of_key("2"))
+    older = publish(tmp_path, inputs=of_key("1"))
     os.utime(older.sidecar_path, (0, 0))
     assert packs.read_pack(tmp_path) == latest
 
 
 def test_earlier_pack_becomes_the_latest_again(tmp_path: Path) -> None:
     """When a lock goes back to what it was."""
-    earlier = publish(tmp_path, plan=of_key("1"))
+    earlier = publish(tmp_path, inputs=of_key("1"))
     os.utime(earlier.sidecar_path, (0, 0))
-    latest = publish(tmp_path, plan=of_key("2"))
+    latest = publish(tmp_path, inputs=of_key("2"))
     before = latest.sidecar_path.stat()
     packs.ensure_latest(latest)
     assert latest.sidecar_path.stat().st_mtime_ns == before.st_mtime_ns
@@ -157,10 +152,9 @@ def test_changed_image_of_the_same_size_is_refused(tmp_path: Path) -> None:
 
 def test_other_format_replaces_the_first(tmp_path: Path) -> None:
     publish(tmp_path)
-    tar = publish(tmp_path, b"other", replace(PLAN, format="tar"))
+    tar = publish(tmp_path, b"other", {**INPUTS, "format": "tar"})
     assert names(tmp_path) == [f"{KEY}.json", f"{KEY}.tar.gz"]
     assert packs.read_pack(tmp_path) == tar
-    assert not PLAN.is_made(tar)
 
 
 def test_leftovers_of_killed_runs_go_and_packs_stay(tmp_path: Path) -> None:
@@ -175,7 +169,7 @@ def test_leftovers_of_killed_runs_go_and_packs_stay(tmp_path: Path) -> None:
 
 def test_two_latest_packs_are_kept(tmp_path: Path) -> None:
     for age, digits in enumerate("321"):
-        os.utime(publish(tmp_path, plan=of_key(digits)).sidecar_path, (1000 - age, 1000 - age))
+        os.utime(publish(tmp_path, inputs=of_key(digits)).sidecar_path, (1000 - age, 1000 - age))
     packs.remove_older(tmp_path)
     expected = [f"lab-{digits * 12}{suffix}" for digits in "23" for suffix in (".json", ".sqsh")]
     assert names(tmp_path) == expected
@@ -234,18 +228,16 @@ def test_tar_unpacks_to_the_tree(tmp_path: Path) -> None:
     assert packs.tree_size(out) == packs.tree_size(tree) == (3004, 8)
 
 
-@pytest.mark.parametrize(
-    ("printed", "message"),
-    [("mksquashfs version 4.3 (2014/05/12)", "too old"), ("hello", "printed no version")],
-)
+@pytest.mark.parametrize("printed", ["mksquashfs version 4.3 (2014/05/12)", "hello"])
 def test_useless_mksquashfs_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: str, message: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: str
 ) -> None:
     command = tmp_path / "mksquashfs"
     write_program(command, f"#!/bin/sh\necho '{printed}'\n")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    with pytest.raises(ToolMissing, match=message) as caught:
+    with pytest.raises(ToolMissing, match="or newer") as caught:
         squashfs.version()
+    assert f"printed `{printed}`" in caught.value.message
     assert "apt or dnf install squashfs-tools" in caught.value.advice
     assert "--format tar" in caught.value.advice
 

@@ -6,12 +6,12 @@ from provision.cluster.failures import NodeFailure
 from provision.core.documents import DriftRecord
 from provision.core.schema import schema_error
 from provision.verbs.drift.output import drift_lines
-from tests.drift_records import DRIVER, cluster, facts, observed, record, timed_out
+from tests.drift_records import DRIVER, cluster, facts, observed, record, selection_of, timed_out
 
 
 def lines(document: DriftRecord, *, verbose: bool = False) -> list[str]:
     assert schema_error(document, "drift") is None
-    return drift_lines(document, verbose=verbose)
+    return drift_lines(document, selection_of(document), verbose=verbose)
 
 
 def test_all_the_same() -> None:

@@ -5,19 +5,16 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from provision_runtime.node.fabric_libraries import (
-    LibraryFile,
-    host_folders,
-    host_libraries,
-)
+from provision_runtime.node.fabric_libraries import host_folders, host_libraries
 from tests.elf_files import write_library
 
 OFI_FOLDER = "opt/amazon/ofi-nccl/lib/x86_64-linux-gnu"
 BUILD = "0aa8317d81ac9d1a"
 
 
-def libraries(root: Path, **environment: str) -> dict[str, LibraryFile]:
-    return {library.kind: library for library in host_libraries(root, environment)}
+def libraries(root: Path, **environment: str) -> dict[str, str]:
+    """Those that there are."""
+    return {kind: text for kind, text in host_libraries(root, environment).items() if text}
 
 
 def test_aws_ofi_nccl_where_the_efa_installer_puts_it(tmp_path: Path) -> None:
@@ -25,24 +22,23 @@ def test_aws_ofi_nccl_where_the_efa_installer_puts_it(tmp_path: Path) -> None:
     path = write_library(tmp_path / OFI_FOLDER / "libnccl-net.so", text, BUILD)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     assert libraries(tmp_path) == {
-        "aws_ofi_nccl": LibraryFile(
-            "aws_ofi_nccl", f"/{OFI_FOLDER}/libnccl-net.so", "1.13.2-aws", digest[:8]
-        )
+        "aws_ofi_nccl": f"1.13.2-aws (build {digest[:8]}) /{OFI_FOLDER}/libnccl-net.so"
     }
 
 
 def test_aws_ofi_nccl_built_from_git(tmp_path: Path) -> None:
     text = b"\0Initializing aws-ofi-nccl git-6e504db\0"
     write_library(tmp_path / "opt/aws-ofi-nccl/lib/libnccl-net-ofi.so", text)
-    assert libraries(tmp_path)["aws_ofi_nccl"].version == "git-6e504db"
+    assert libraries(tmp_path)["aws_ofi_nccl"].startswith("git-6e504db (build ")
 
 
 def test_a_library_has_the_name_of_its_file_and_its_build(tmp_path: Path) -> None:
     path = tmp_path / "opt/amazon/efa/lib64/libfabric.so.1.21.0"
     write_library(path, b"\0fabric\0", BUILD, "libfabric.so.1", "libfabric.so")
-    library = libraries(tmp_path)["libfabric"]
-    assert (library.version, library.path) == ("", "/opt/amazon/efa/lib64/libfabric.so.1.21.0")
-    assert library.build == hashlib.sha256(path.read_bytes()).hexdigest()[:8]
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    assert libraries(tmp_path)["libfabric"] == (
+        f"(build {digest[:8]}) /opt/amazon/efa/lib64/libfabric.so.1.21.0"
+    )
 
 
 def test_sharp_and_its_plug_in_of_hpcx(tmp_path: Path) -> None:
@@ -55,15 +51,14 @@ def test_sharp_and_its_plug_in_of_hpcx(tmp_path: Path) -> None:
 
 def test_an_unknown_plug_in_is_listed_by_its_build(tmp_path: Path) -> None:
     write_library(tmp_path / "usr/local/gib/lib64/libnccl-net_internal.so", b"\0gIB\0", BUILD)
-    library = libraries(tmp_path)["other_plugins"]
-    assert library.version == "" and library.build
+    assert libraries(tmp_path)["other_plugins"].startswith("(build ")
 
 
 def test_the_content_tells_files_apart(tmp_path: Path) -> None:
     builds = set()
     for content in (b"\0one\0", b"\0two\0"):
         path = write_library(tmp_path / "usr/lib/libnccl-net.so", content)
-        builds.add(libraries(tmp_path)["other_plugins"].build)
+        builds.add(libraries(tmp_path)["other_plugins"])
         path.unlink()
     assert len(builds) == 2
 

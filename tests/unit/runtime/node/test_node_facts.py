@@ -19,13 +19,11 @@ from tests.programs import write_program
 
 def test_devices_of_nvidia_smi() -> None:
     text = (
-        "NVIDIA A100-SXM4-80GB, GPU-11111111-2222-3333-4444-555555555555, 81920, 550.54.15\n"
-        "NVIDIA A100-SXM4-80GB, GPU-66666666-2222-3333-4444-555555555555, [N/A], 550.54.15\n"
+        "NVIDIA A100-SXM4-80GB, GPU-11111111-2222-3333-4444-555555555555, 550.54.15\n"
+        "NVIDIA A100-SXM4-80GB, GPU-66666666-2222-3333-4444-555555555555, 550.54.15\n"
         "WARNING: infoROM is corrupted at gpu 0000:0F:00.0\n"
     )
-    (first, second), driver = facts.parse_devices(text)
-    assert (first["name"], first["memory_mib"]) == ("NVIDIA A100-SXM4-80GB", 81920)
-    assert (second["memory_mib"], driver) == (None, "550.54.15")
+    assert facts.parse_devices(text) == (["NVIDIA A100-SXM4-80GB"] * 2, "550.54.15")
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in (DATA / "nvidia-smi").iterdir()))
@@ -50,11 +48,11 @@ def test_driver_that_does_not_work_is_a_problem(
 
 
 def test_gpus_are_listed_with_one_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    row = "NVIDIA H100 80GB HBM3, GPU-{}, 81559, 550.54.15"
+    row = "NVIDIA H100 80GB HBM3, GPU-{}, 550.54.15"
     fake_nvidia_smi(tmp_path, f"echo '{row.format(1)}'; echo '{row.format(2)}'", monkeypatch)
     reply = facts.gpus()
     assert reply["driver"] == "550.54.15"
-    assert [device["uuid"] for device in reply["devices"]] == ["GPU-1", "GPU-2"]
+    assert reply["devices"] == ["NVIDIA H100 80GB HBM3"] * 2
     assert reply["problem"] is None
 
 
