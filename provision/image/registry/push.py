@@ -178,14 +178,9 @@ def _has_blob(client: RegistryClient, digest: str) -> bool:
     return client.request("HEAD", f"blobs/{digest}", expected=(200, 404)).status == 200
 
 
-def put_bytes(
-    client: RegistryClient,
-    content: bytes,
-    media_type: str,
-    annotations: Mapping[str, str] | None = None,
-) -> Descriptor:
+def put_bytes(client: RegistryClient, content: bytes, media_type: str) -> Descriptor:
     """Upload a small blob unless the registry has it."""
-    blob = Descriptor.of(content, media_type, annotations)
+    blob = Descriptor.of(content, media_type)
     put_blob(client, blob.digest, blob.size, lambda: io.BytesIO(content), lambda _: None)
     return blob
 
