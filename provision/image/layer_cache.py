@@ -110,9 +110,12 @@ def link_or_copy(source: Path, target: Path) -> None:
         os.link(source, target)
     except OSError:
         unfinished = target.with_name(f"{target.name}.new")
-        with named_errors(target), unfinished.open("xb") as file:
-            file.writelines(verified_chunks(source))
-        unfinished.replace(target)
+        try:
+            with named_errors(target), unfinished.open("xb") as file:
+                file.writelines(verified_chunks(source))
+            unfinished.replace(target)
+        finally:
+            unfinished.unlink(missing_ok=True)
 
 
 def quarantine_corrupt(
