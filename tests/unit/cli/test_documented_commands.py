@@ -131,6 +131,11 @@ def refusal(command: str, *, is_whole: bool = True) -> str:
         assert verb is not None
         while isinstance(verb, click.Group) and arguments and arguments[0] in verb.commands:
             verb, arguments = verb.commands[arguments[0]], arguments[1:]
+        is_group = (
+            isinstance(verb, click.Group) and verb.name != "lock"
+        )  # `lock NAME` is a verb too
+        if is_group and re.fullmatch("[a-z]+", "".join(arguments[:1])):
+            raise click.UsageError(f"`{verb.name}` has no verb `{arguments[0]}`.")
         verb.make_context(words[0], arguments, parent=context)
     except click.exceptions.Exit:
         return ""
