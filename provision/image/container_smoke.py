@@ -43,7 +43,6 @@ def run_smoke(
     *,
     timeout_s: float,
     folder: Path | None = None,
-    shm_size: str = "1g",
     gpus: bool = False,
     on_line: Callable[[str], None] | None = None,
 ) -> tuple[int, str]:
@@ -63,7 +62,7 @@ def run_smoke(
         container = client.containers.create(
             engine_id,
             command,
-            **_settings(client, image, shm_size, gpus),
+            **_settings(client, image, gpus),
             **_folder_settings(folder),
         )
         try:
@@ -117,7 +116,7 @@ def _folder_settings(folder: Path | None) -> dict[str, object]:
     }
 
 
-def _settings(client: Client, image: Image, shm_size: str, gpus: bool) -> dict[str, Any]:
+def _settings(client: Client, image: Image, gpus: bool) -> dict[str, Any]:
     with_gpus = gpus and has_nvidia_runtime(client)
     # As in the contract. Without GPUs no memory is pinned, and an engine that may not raise the
     # limit of locked memory could not start the container.
@@ -135,7 +134,7 @@ def _settings(client: Client, image: Image, shm_size: str, gpus: bool) -> dict[s
             OWNER_LABEL: " ".join(processes.this_process()),
         },
         "network_mode": "none",
-        "shm_size": shm_size,
+        "shm_size": "1g",
         "ulimits": ulimits,
     }
 

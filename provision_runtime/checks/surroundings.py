@@ -48,20 +48,19 @@ def contaminations(facts: EnvironmentFacts) -> Iterator[Finding]:
     if facts["torch"] and facts["torch"]["cuda"] and loadable:
         yield library_path_finding(loadable)
     user_site, pythonpath = facts["user_site"], facts["pythonpath"]
-    packages = user_site["on_path"] and user_site["packages"]
+    packages = "other packages" if user_site["on_path"] and user_site["packages"] else ""
     yield from shadowing("user-site", user_site["folder"], user_site["modules"], packages)
-    entries = pythonpath["entries"]
-    folders = os.pathsep.join(entries)
-    yield from shadowing("pythonpath", folders, pythonpath["modules"], len(entries))
+    folders = os.pathsep.join(pythonpath["entries"])
+    yield from shadowing("pythonpath", folders, pythonpath["modules"], folders and "other modules")
 
 
-def shadowing(id: str, folder: str, hiding: Sequence[str], packages: int) -> Iterator[Finding]:
+def shadowing(id: str, folder: str, hiding: Sequence[str], present: str) -> Iterator[Finding]:
     """Of a folder that comes before the environment's packages. hiding: its modules that replace some
-    of these; packages: how many it has."""
+    of these; present: what it has, in words; empty for nothing."""
     if hiding:
         yield Finding(id, f"{list_names(hiding)} of {folder} instead of the environment's")
-    elif packages:
-        message = f"{folder} comes before the environment's packages, and has some"
+    elif present:
+        message = f"{folder} comes before the environment's packages, with {present}"
         yield Finding(f"{id}-on-path", message)
 
 

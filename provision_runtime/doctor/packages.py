@@ -234,10 +234,10 @@ def contamination(machine: Machine) -> Findings:
 
 def _shadowing(id: str, folder: str, names: set[str], modules: set[str]) -> Findings:
     """A folder whose modules come before those of the environment."""
-    for finding in surroundings.shadowing(id, folder, sorted(names & modules), len(names)):
-        yield from judged(
-            finding, folder, list_names(sorted(names & modules or names)), SHADOWED_BY[id]
-        )
+    hiding = sorted(names & modules)
+    present = list_names(hiding or sorted(names))
+    for finding in surroundings.shadowing(id, folder, hiding, present):
+        yield from judged(finding, folder, present, SHADOWED_BY[id])
 
 
 def _user_sites(machine: Machine, torch: Torch | None) -> list[Path]:

@@ -10,12 +10,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from ..comm import processes
 from ..facts import oom
-from . import rank_env
-from .options import Options
+from . import last_states, rank_env
+from .options import PHASES, Options
+from .postmortem import Location
 from .watchdog import PEER_LOST
 
 LOOPBACK = "127.0.0.1"
@@ -100,6 +102,13 @@ class LaunchedRanks:
                 stderr=log,
                 preexec_fn=processes.death_signal(signal.SIGKILL),
             )
+        # Instead of the rank, which may be stopped or killed before it can.
+        env = rank_env.from_environment(variables)
+        assert env is not None
+        process = processes.identity(child.pid)
+        location = Location(PHASES[0], env.host, process, env.run, self._oom_counter)
+        with suppress(OSError):  # the rank reports what is wrong with its folder
+            last_states.write_location(self._out, rank, location)
         return child
 
     def _watch(self) -> str:

@@ -736,7 +736,7 @@ def test_engine_disconnects_during_load(
 
 def test_smoke_report_is_copied_out(loaded: Image, docker_client: Any, tmp_path: Path) -> None:
     status, printed = image.run_smoke(
-        docker_client, loaded, ["status=1"], tmp_path, timeout_s=60, shm_size="256m", gpus=True
+        docker_client, loaded, ["status=1"], tmp_path, timeout_s=60, gpus=True
     )
     report = json.loads((tmp_path / "report.json").read_text())
     assert (status, printed) == (1, "working\n")
@@ -747,7 +747,7 @@ def test_smoke_report_is_copied_out(loaded: Image, docker_client: Any, tmp_path:
         "/opt/env",
         "/workspace",
     )
-    assert report["host"] == "127.0.0.1" and report["shm"] == 256 << 20
+    assert report["host"] == "127.0.0.1" and report["shm"] == 1 << 30
     assert report["pid"] != 1  # init is
     assert containers(docker_client) == []
 

@@ -120,8 +120,7 @@ def test_checkpoint_in_a_full_folder_reports_the_same(tmp_path: Path) -> None:
             tmp_path / "out", tmp_path / "folder", own_mounts(FOLDERS[0][0]), "--only", "checkpoint"
         ),
     )
-    # Rank 0 asks for the space of all.
-    assert findings == {("checkpoint", "disk-full", (0,))}
+    assert findings == {("checkpoint", "disk-full", (0, 1))}
 
 
 # What a file system without locks, one that lost a handle, and one whose folders appear late answer.

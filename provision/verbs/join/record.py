@@ -8,7 +8,6 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 from provision.core import settings
@@ -20,10 +19,10 @@ FILE = "join.json"
 REPOSITORY = "repository"
 
 
-def labs_folder(environ: Mapping[str, str] = os.environ) -> Path:
+def labs_folder() -> Path:
     """Where clones and records are: in the data folder as variables and conventions have it, since
     a lab's settings, which may move that, are known only from its clone."""
-    data = environ.get("PROVISION_DATA") or settings.xdg_folder("DATA") / "provision"
+    data = os.environ.get("PROVISION_DATA") or settings.xdg_folder("DATA") / "provision"
     return Path(data).absolute() / "labs"
 
 

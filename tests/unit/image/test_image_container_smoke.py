@@ -109,7 +109,7 @@ def test_a_container_that_another_test_removed_is_skipped(ended_process: list[st
 
 
 def test_a_container_is_labelled_as_ours() -> None:
-    labelled = container_smoke._settings(Engine(), IMAGE, "1g", gpus=False)
+    labelled = container_smoke._settings(Engine(), IMAGE, gpus=False)
     own = Container(labelled["labels"])
     container_smoke._remove_orphans(Engine([own]), IMAGE)
     assert labelled["labels"][container_smoke.OWNER_LABEL].split(" ") == processes.this_process()

@@ -54,5 +54,6 @@ def test_each_address_has_a_folder_of_its_own(tmp_path: Path) -> None:
     assert folders[3].name.startswith("lab-")
 
 
-def test_variables_move_the_labs(tmp_path: Path) -> None:
-    assert labs_folder({"PROVISION_DATA": str(tmp_path)}) == tmp_path / "labs"
+def test_variables_move_the_labs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROVISION_DATA", str(tmp_path))
+    assert labs_folder() == tmp_path / "labs"
