@@ -233,7 +233,9 @@ class Trust:
             self._users[uid] = _may_be_root(uid)
             with contextlib.suppress(KeyError):
                 user = pwd.getpwuid(uid)
-                if self._gid and self._gid in os.getgrouplist(user.pw_name, user.pw_gid):
+                if self._gid is not None and self._gid in os.getgrouplist(
+                    user.pw_name, user.pw_gid
+                ):
                     self._users[uid] = True
         return self._users[uid]
 

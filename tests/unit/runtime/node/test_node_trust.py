@@ -234,6 +234,17 @@ def test_members_of_the_labs_group_are_trusted_by_name(python: Path) -> None:
     assert "trusted_group: users" in problem_of(python, GROUP)
 
 
+def test_the_labs_group_may_have_the_number_0(
+    python: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member = pwd.getpwnam(GROUP)
+    entry = pwd.struct_passwd((*member[:3], 0, *member[4:]))  # as `operator` of Red Hat
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: entry)
+    store = python.parents[3]
+    os.chown(store, member.pw_uid, 0)
+    assert problem_of(python, "root") == ""
+
+
 def test_a_group_that_does_not_exist_trusts_nobody(python: Path) -> None:
     assert problem_of(python, "no-such-group").startswith("there is no group no-such-group")
 
