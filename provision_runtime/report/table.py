@@ -9,10 +9,14 @@ from __future__ import annotations
 import os
 import re
 import textwrap
+from typing import TYPE_CHECKING
 
 from ..comm.rank_names import name_ranks as name_ranks  # the host takes it from here
-from .model import Report, ReportedFinding, ReportedPhase
 from .text import format_count
+
+# Commands that print no report take the terminal's width from here.
+if TYPE_CHECKING:
+    from .model import Report, ReportedFinding, ReportedPhase
 
 HEAD = f"{'verdict':<8} {'phase':<12} {'time':>7}  message"
 # Where the message column begins, and how far findings and their advice are indented.
