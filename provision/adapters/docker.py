@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -255,6 +254,9 @@ def engine_version() -> tuple[str, None] | tuple[None, str]:
 
 def _get(path: str, target: str) -> Any:
     """What an engine's socket replies to a GET. Raises OSError; ValueError for another reply."""
+    os.stat(path)  # a machine without an engine need not load sockets, 3 ms
+    import socket
+
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(PING_TIMEOUT_S)
         connection.connect(path)

@@ -8,12 +8,14 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import TypedDict
 
 from provision.core.atomic import atomic_write
+from provision.core.dataclass import frozen
 from provision.core.errors import InUse
-from provision.core.schema import InvalidDocument, parse_document
+from provision.core.records import parse_record
 from provision.core.settings import xdg_folder
 from provision.core.similar_names import did_you_mean
 from provision.core.types import Kernel, Prefix, Resolution
@@ -25,27 +27,30 @@ LAUNCHER = "ipykernel"  # the package with which Jupyter starts an environment
 NOTICE = "provision_runtime.facts.freshness"
 
 
-class KernelOwner(TypedDict):
+@frozen
+class KernelOwner:
     """The environment of a kernel."""
 
     name: str
     lock_sha256: str
 
 
-class KernelMetadata(TypedDict):
+@frozen
+class KernelMetadata:
     """provision: marks a kernel as ours."""
 
-    debugger: bool
+    debugger: bool = True
     provision: KernelOwner
 
 
-class KernelSpec(TypedDict):
+@frozen
+class KernelSpec:
     """The content of a kernel.json that provision wrote."""
 
-    argv: list[str]
+    argv: tuple[str, ...]
     display_name: str
-    language: str
-    env: dict[str, str]
+    language: str = "python"
+    env: Mapping[str, str]
     metadata: KernelMetadata
 
 
@@ -74,23 +79,14 @@ def _is_of_other_project(present: Path, prefix: Path) -> bool:
 
 
 def kernel_spec(prefix: Prefix, display_name: str) -> KernelSpec:
-    return {
-        "argv": [
-            str(prefix.python),
-            "-m",
-            "ipykernel_launcher",
-            "-f",
-            "{connection_file}",
-            f"--ext={NOTICE}",
-        ],
-        "display_name": display_name,
-        "language": "python",
-        "env": activation_variables(prefix),
-        "metadata": {
-            "debugger": True,
-            "provision": {"name": prefix.name, "lock_sha256": prefix.lock_sha256},
-        },
-    }
+    argv = (str(prefix.python), "-m", "ipykernel_launcher", "-f", "{connection_file}")
+    owner = KernelOwner(name=prefix.name, lock_sha256=prefix.lock_sha256)
+    return KernelSpec(
+        argv=(*argv, f"--ext={NOTICE}"),
+        display_name=display_name,
+        env=activation_variables(prefix),
+        metadata=KernelMetadata(provision=owner),
+    )
 
 
 def kernels_folder() -> Path:
@@ -135,7 +131,7 @@ def install(prefix: Prefix, display_name: str) -> tuple[Kernel, bool]:
     if is_current(prefix, display_name):
         return kernel, False
     check_name(name)
-    content = json.dumps(kernel_spec(prefix, display_name), indent=1)
+    content = json.dumps(asdict(kernel_spec(prefix, display_name)), indent=1)
     atomic_write(path / "kernel.json", content + "\n")
     return kernel, True
 
@@ -146,9 +142,9 @@ def list_kernels() -> list[Kernel]:
     for path in sorted(kernels_folder().glob("*")):
         spec = _read(path)
         if spec is not None:
-            prefix = Path(spec["env"]["CONDA_PREFIX"])
+            prefix = Path(spec.env["CONDA_PREFIX"])
             kernels.append(
-                Kernel(name=path.name, display_name=spec["display_name"], path=path, prefix=prefix)
+                Kernel(name=path.name, display_name=spec.display_name, path=path, prefix=prefix)
             )
     return kernels
 
@@ -189,7 +185,7 @@ def remove_kernel_of(prefix: Prefix) -> bool:
 def _read(folder: Path) -> KernelSpec | None:
     """A kernel of ours. All others are left alone."""
     try:
-        spec: KernelSpec = parse_document((folder / "kernel.json").read_bytes(), "kernel")
-    except (OSError, InvalidDocument):
+        spec = parse_record(KernelSpec, (folder / "kernel.json").read_bytes())
+    except (OSError, ValueError):
         return None
-    return spec
+    return spec if "CONDA_PREFIX" in spec.env else None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import textwrap
 from typing import TYPE_CHECKING
 
 from ..comm.rank_names import name_ranks as name_ranks  # the host takes it from here
@@ -79,6 +78,8 @@ def wrapped(text: str, width: int | None, indent: int) -> list[str]:
     one_line = text[:margin] + re.sub(r"[\r\n\t\v\f]", " ", text[margin:].rstrip())
     if width is None or width < NARROWEST:
         return [one_line]
+    import textwrap  # 1 ms, for a table that is too wide
+
     return textwrap.wrap(
         one_line,
         width,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +42,7 @@ def add(
     context = context_of(console, envs, options)
     request = build_request(name, options, prefix=prefix)
     if dry_run:
-        spec = kernel.preview_kernel(context, request)
+        spec = asdict(kernel.preview_kernel(context, request))
         console.result("kernel-add-preview", {"kernel": spec}, json.dumps(spec, indent=1))
         return
     registered, is_new = kernel.add_kernel(context, request)

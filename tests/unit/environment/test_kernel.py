@@ -27,10 +27,10 @@ PREFIX = Prefix(name="lab", path=Path("/data/lab with space"), lock_sha256="abc"
 
 def test_kernel_imports_only_from_its_prefix() -> None:
     kernel = kernels.kernel_spec(PREFIX, "Python (lab)")
-    assert kernel["argv"][0] == "/data/lab with space/bin/python"
-    assert kernel["env"]["PYTHONNOUSERSITE"] == "1"
-    assert kernel["env"]["PATH"].startswith("/data/lab with space/bin:")
-    assert kernel["env"]["PYTHONPATH"] == kernel["env"]["LD_LIBRARY_PATH"] == ""
+    assert kernel.argv[0] == "/data/lab with space/bin/python"
+    assert kernel.env["PYTHONNOUSERSITE"] == "1"
+    assert kernel.env["PATH"].startswith("/data/lab with space/bin:")
+    assert kernel.env["PYTHONPATH"] == kernel.env["LD_LIBRARY_PATH"] == ""
 
 
 def test_jupyter_starts_prefixes_with_ipykernel(tmp_path: Path) -> None:
