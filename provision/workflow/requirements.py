@@ -24,7 +24,6 @@ from provision.core.statements import PipRequirement, Statement
 from provision.core.tempdirs import temporary_directory
 from provision.workflow import wheel_folder
 from provision.workflow.context import Context
-from provision.workflow.project_files import read_file
 from provision.workflow.resolution import with_names
 from provision.workflow.wheel_folder import WHEELS
 
@@ -46,6 +45,8 @@ class Requirements:
 
 def read(arguments: Sequence[str]) -> list[Statement]:
     """What words of the command line state, and the files that `-r FILE` among them names."""
+    from provision.workflow.project_files import read_file  # 15 ms, where a file may be named
+
     entries = []
     for argument in arguments:
         for entry in parse_lines(argument):

@@ -14,7 +14,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping
-from fnmatch import fnmatchcase
+from fnmatch import translate
 from functools import cache
 from pathlib import Path
 
@@ -50,13 +50,13 @@ os.execv(program, [program, *arguments])
 
 def is_for_builds(name: str) -> bool:
     """Whether build code always sees a variable."""
-    return any(fnmatchcase(name, pattern) for pattern in _patterns())
+    return _names().match(name) is not None
 
 
 @cache
-def _patterns() -> list[str]:
+def _names() -> re.Pattern[str]:
     text = Path(__file__).with_name("build_variables.txt").read_text(encoding="utf-8")
-    return re.sub("#.*", "", text).split()
+    return re.compile("|".join(map(translate, re.sub("#.*", "", text).split())))
 
 
 def chosen_variables(environ: Mapping[str, str]) -> dict[str, str]:
