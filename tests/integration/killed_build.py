@@ -1,6 +1,6 @@
-"""Builds an image in a child that is killed before its n-th step on the disk, for every n, and looks at what is there then.
+"""Builds an image in a child that is killed before its n-th step on the disk, for every n or some, and looks at what is there then.
 
-Usage: python killed_build.py FOLDER. A step is what the kernel is asked for: a file opened, a folder made, a name changed or linked.
+Usage: python killed_build.py FOLDER STRIDE. Every STRIDE-th n is tried. A step is what the kernel is asked for: a file opened, a folder made, a name changed or linked.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ def digest(layout: Path) -> str | None:
     return written.manifest_digest if written else None
 
 
-def main(root: Path) -> None:
+def main(root: Path, stride: int) -> None:
     old = Lab(root / "one").build("toy", FIRST)
     new = Lab(root / "other").build("toy", CHANGED).manifest_digest
     calls: dict[str, int] = {}
     for before in (None, old):
-        for step in range(10_000):
+        for step in range(0, 10_000, stride):
             lab = Lab(root / "lab")
             shutil.rmtree(lab.root, ignore_errors=True)
             if before:
@@ -82,4 +82,4 @@ def main(root: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), int(sys.argv[2]))
