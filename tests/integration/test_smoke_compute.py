@@ -45,7 +45,8 @@ for rank, key in enumerate(keys):
     part = torch.empty_like(total)
     largest = most if rank < len(summed) else 0
     test_values.fill(part, key, largest)
-    assert test_values.count_wrong(part, [key], largest) == (0, None)
+    if rank % 50 == 0:
+        assert test_values.count_wrong(part, [key], largest) == (0, None)
     total += part
 assert total.max() > 100
 assert test_values.count_wrong(total, summed, most) == (0, None)

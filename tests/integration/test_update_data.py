@@ -167,6 +167,7 @@ def test_newer_releases_conflicts_and_unproven_facts(data: Path, served: str) ->
     assert after["2.15.0"] == before["2.15.0"]
 
 
+@pytest.mark.exhaustive
 def test_wheel_contradicts_a_hand_sourced_fact(data: Path, served: str, tmp_path: Path) -> None:
     serve(
         tmp_path / "served" / "own" / "cu118",
