@@ -254,7 +254,7 @@ def engine_version() -> tuple[str, None] | tuple[None, str]:
 
 def _get(path: str, target: str) -> Any:
     """What an engine's socket replies to a GET. Raises OSError; ValueError for another reply."""
-    os.stat(path)  # a machine without an engine need not load sockets, 3 ms
+    Path(path).stat()  # a machine without an engine need not load sockets, 3 ms
     import socket
 
     with socket.socket(socket.AF_UNIX) as connection:

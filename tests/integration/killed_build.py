@@ -1,6 +1,7 @@
 """Builds an image in a child that is killed before its n-th step on the disk, for every n or some, and looks at what is there then.
 
-Usage: python killed_build.py FOLDER STRIDE. Every STRIDE-th n is tried. A step is what the kernel is asked for: a file opened, a folder made, a name changed or linked.
+Usage: python killed_build.py FOLDER STRIDE. Every STRIDE-th n is tried.
+A step is what the kernel is asked for: a file opened, a folder made, a name changed or linked.
 """
 
 from __future__ import annotations

@@ -177,7 +177,9 @@ class StageRun:
         return self.possible >= self.required()
 
     def required(self) -> int:
-        return required_nodes(self.request.minimum, len(self._nodes))
+        """How many nodes must be ready. A number stays, also where one machine has two names."""
+        minimum = self.request.minimum
+        return int(minimum) if minimum.isdecimal() else required_nodes(minimum, len(self._nodes))
 
     @property
     def expected(self) -> int:

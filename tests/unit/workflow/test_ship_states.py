@@ -20,6 +20,7 @@ from provision.cluster.remote import NodeReply
 from provision.core.errors import InvalidSpec
 from provision.workflow.ship import ship
 from provision.workflow.ship.distribution import plan_wave
+from provision.workflow.ship.stages import StageRun
 from provision.workflow.ship.states import (
     NodeState,
     expand_waves,
@@ -29,7 +30,7 @@ from provision.workflow.ship.states import (
 from provision_runtime.node.results import StoreStatus
 from provision_runtime.node.store import StoredPack
 from tests.node_stores import pack_toy
-from tests.ship_runs import SimulatedNodes, shipment, write_image
+from tests.ship_runs import Notes, SimulatedNodes, ship_request, shipment, write_image
 
 
 def failure(reason: str, stage: str = "ship") -> NodeFailure:
@@ -54,6 +55,16 @@ def test_a_state_reads_as_its_stage_and_reason() -> None:
 )
 def test_minimum(minimum: str, total: int, required: int) -> None:
     assert required_nodes(minimum, total) == required
+
+
+@pytest.mark.parametrize(("minimum", "may_go_on"), [("2", False), ("all", True), ("100%", True)])
+def test_two_names_of_one_machine_are_one_node(
+    tmp_path: Path, minimum: str, *, may_go_on: bool
+) -> None:
+    nodes = SimulatedNodes(root=tmp_path, names="n[1-2]")
+    run = StageRun(ship_request(nodes, "toy", minimum=minimum), {}, Notes())
+    run.record_failure("n2", failure("same-node", "check"))
+    assert run.can_be_ready() is may_go_on
 
 
 @pytest.mark.parametrize("minimum", ["", "0", "-1", "0%", "101%", "most", "1.5", "9"])
