@@ -68,14 +68,14 @@ def with_name(
         typed = _Typed(path, context, folders, values, described_names(folders.envs))
         arguments = [p for p in command.params if isinstance(p, click.Argument)]
         name = typed.omitted_name(arguments, has_separator=separator)
-    except OSError:  # the verb raises it too
-        return args
-    except ProvisionError as error:
+    except (OSError, ProvisionError) as error:
         from provision.cli.console import Console
+        from provision.core.system_errors import from_system
 
+        problem = from_system(error) if isinstance(error, OSError) else error
         as_json = values.get("as_json") or shared_value(context, "as_json")
-        Console(as_json=bool(as_json)).error(error)
-        sys.exit(error.exit_code)
+        Console(as_json=bool(as_json)).error(problem)
+        sys.exit(problem.exit_code)
     return args if name is None else [name, *args]
 
 

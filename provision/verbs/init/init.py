@@ -147,6 +147,9 @@ def read_one(file: Path, choices: Choices, selection: Selection) -> Reading:
 
 
 def _decide(statements: Sequence[Statement], choices: Choices) -> Request:
+    """Raises InvalidSpec for options that are no versions."""
+    options = {"torch": choices.torch or "2.3", "cpu": True, "python": choices.python}
+    specs.combine({}, options, name="")
     return decide(
         statements,
         choices,

@@ -40,7 +40,7 @@ def evidence_file(folders: Folders, target: str) -> Path:
         for name in (passports.FILE, SMOKE_REPORT):
             if (path / name).is_file():
                 return path / name
-    if path.exists():
+    elif path.exists():
         return path
     names = sorted(
         path.parent.name for path in folders.passport("*").parent.glob(f"*/{passports.FILE}")

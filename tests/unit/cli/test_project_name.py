@@ -9,6 +9,7 @@ import pytest
 
 from provision.cli.main import cli
 from provision.cli.project_name import with_name
+from provision.core.errors import SystemRefused
 from tests.unit.cli.test_cli import VERBS, invoke
 
 
@@ -160,6 +161,11 @@ def test_the_only_environment_is_the_default(project: Path) -> None:
     assert completed("build") == []
     with pytest.raises(click.UsageError, match="has no environment"):
         completed("run -- python")
+
+
+def test_a_folder_that_the_system_refuses_is_an_error() -> None:
+    result = invoke("passport", "show", "--envs", "x" * 5000)
+    assert result.exit_code == SystemRefused.exit_code, result.output
 
 
 def test_help_shows_that_a_name_may_be_left_out() -> None:

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from provision.adapters import conda
 from provision.cli.account import account_lines
 from provision.cli.main import cli
-from provision.core.errors import InUse, NoSuchBuild
+from provision.core.errors import InUse, InvalidSpec, NoSuchBuild
 from provision.core.paths import Folders
 from provision.core.types import HostGpus
 from provision.core.yaml_text import parse_yaml
@@ -245,6 +245,16 @@ def test_build_that_does_not_exist_is_refused(tmp_path: Path) -> None:
 
 def invoke(tmp_path: Path, *arguments: str) -> Result:
     return CliRunner().invoke(cli, [*arguments, "--envs", str(tmp_path / "envs")])
+
+
+@pytest.mark.parametrize("options", [("--python", "x"), ("--python", "3"), ("--torch", "auto")])
+def test_options_that_are_no_versions_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = invoke(tmp_path, "init", *options, "--cpu", "--dry-run")
+    assert result.exit_code == InvalidSpec.exit_code, result.output
+    assert f"`{options[0][2:]}` must be like" in result.output
 
 
 def test_nothing_is_written_unless_somebody_agrees(tmp_path: Path) -> None:

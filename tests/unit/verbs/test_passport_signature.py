@@ -43,6 +43,13 @@ def test_who_signed_a_passport(lab: Path) -> None:
     assert "signed by ann@lab" in " ".join(result.output.split())
 
 
+@pytest.mark.parametrize("target", [".", "/tmp"])
+def test_a_folder_without_a_passport_is_refused(lab: Path, target: str) -> None:
+    result = run(lab, "verify", target, "--signers", lab / "signers")
+    assert result.exit_code == InvalidSpec.exit_code
+    assert "Environments with a passport: lab" in result.output
+
+
 def test_signatures_that_do_not_count(lab: Path) -> None:
     verify = ("verify", "lab", "--signers", lab / "signers")
     assert run(lab, *verify).exit_code == IntegrityError.exit_code
