@@ -419,7 +419,7 @@ def ensure_prefix(
     added = marker.added_by_hand(plan.prefix_path)
     if added:
         context.progress.warn(
-            f"{plan.prefix_path} is made anew without what was installed there by hand: "
+            f"{plan.prefix_path} is made again without what was installed there by hand: "
             f"{', '.join(added)}. `provision add {plan.name} PACKAGE` makes a package part of it"
         )
     prefix_registry.record_project(context.folders)

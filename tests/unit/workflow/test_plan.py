@@ -313,7 +313,7 @@ def test_dry_run_solves_and_writes_nothing(folders: Folders) -> None:
         for step in json.loads(invoke("build", "lab", "--dry-run", "--json"))["steps"]
     }
     folder = folders.envs / "lab"
-    assert by_stage["lock"] == f"lock anew in {folder}, with Python from conda-forge"
+    assert by_stage["lock"] == f"lock again in {folder}, with Python from conda-forge"
     assert by_stage["image"].endswith("; if a Docker engine answers")
     assert not (folders.envs / "lab" / "conda-lock.yml").exists()
     assert not folders.data.exists()
