@@ -284,9 +284,7 @@ def report_index_settings(context: Context) -> None:
     are left out."""
     settings = uv.configured_settings()
     if settings.origins:
-        context.progress.info(
-            f"wheels come from where you configured: {', '.join(settings.origins)}"
-        )
+        context.progress.info(f"wheels come from your settings: {', '.join(settings.origins)}")
     if settings.ignored:
         warn_once(
             context,
