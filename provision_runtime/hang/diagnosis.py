@@ -119,7 +119,7 @@ def _verdict(ranks: Sequence[RankState], absent: list[int]) -> tuple[str, str]:
         return FAILURE, f"{names(FAILED)} ended with an error"
     if kinds[GONE]:
         is_over = kinds[GONE] + kinds[ENDED] == len(ranks)
-        return FAILURE if is_over else HANG, f"{names(GONE)} ended without an error"
+        return FAILURE if is_over else HANG, f"{names(GONE)} ended and left no error"
     if any(map(kinds.get, HELD)):
         return HANG, f"the others wait for {names(*HELD)}"
     if kinds[RUNNING]:

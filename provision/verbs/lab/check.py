@@ -89,8 +89,8 @@ def _check_environment(context: Context, lab: Lab, environment: LabEnvironment) 
     if not lock.portable:
         message = "its Python is from the machine where it was made"
         advice = (
-            f"on a machine where a conda channel answers: provision lock {name} --relock --python-from channel "
-            f"--envs {lab.envs}"
+            f"on a machine where a conda channel answers: provision lock {name} --relock "
+            f"--python-from channel --envs {lab.envs}"
         )
         if lock.python_from == "channel":
             local = [package.name for package in lock.packages if package.url.startswith("file:")]
