@@ -77,6 +77,7 @@ def picture(commands: list[str], machine: Machine, folder: str | None) -> str:
     # Its font would come from another host.
     svg = re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL)
     svg = svg.replace("Fira Code", "ui-monospace")
+    svg = svg.replace("#f4005f", "#ff6b95")  # the theme's red is too dark on its black
     return "\n".join(line for line in svg.splitlines() if line.strip())
 
 

@@ -189,7 +189,9 @@ def read_user_file(path: Path) -> tuple[UserFile, Document]:
             return user, document
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         pass
-    raise IntegrityError(f"{path} cannot be used: it is damaged, or of another provision.")
+    raise IntegrityError(
+        f"{path} cannot be used: it is damaged, or from another version of provision."
+    )
 
 
 def _sha256(text: str) -> str:

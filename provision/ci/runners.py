@@ -105,7 +105,10 @@ def _mistakes(document: dict[str, Any], lines: YamlLines) -> Iterator[Mistake]:
             continue
         for key in ("gpus", "driver"):
             if key in entry:
-                yield lines.line((*path, key)), f"`{key}` is of GPUs, and this runner has no `gpu`."
+                yield (
+                    lines.line((*path, key)),
+                    f"`{key}` is about GPUs, but this runner has no `gpu`.",
+                )
 
 
 def _runner(entry: dict[str, Any]) -> Runner:

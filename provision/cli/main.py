@@ -185,7 +185,8 @@ def cli() -> None:
 def completion(shell: str) -> None:
     """Print a shell's completion script.
 
-    For bash, add to ~/.bashrc: `eval "$(provision completion bash)"`.
+    bash: add `eval "$(provision completion bash)"` to ~/.bashrc. zsh: add the same with zsh to ~/.zshrc,
+    after compinit. fish: `provision completion fish | source`.
     """
     from click.shell_completion import get_completion_class
 

@@ -116,7 +116,7 @@ def removal_lines(
         freed += unshared or 0
     if not cells:
         return ["nothing to clean"]
-    total = f"{verb_form} {format_count(len(cells), 'item')}, frees {short_size(freed)}".strip()
+    total = f"{verb_form} {format_count(len(cells), 'item')} ({short_size(freed)} of disk space)".strip()
     if freed < size:
         total += "; the rest is shared with caches or other environments"
     lines = table(cells, ("kind", "size", "frees", "what"), width=width).splitlines()

@@ -130,7 +130,7 @@ def _summary(facts: FitnessFacts) -> str:
         parts.append(" + ".join(names) or "no GPU")
     if "environment" in facts and not facts["environment"]["problem"]:
         key = facts["environment"]["key"]
-        parts.append(f"{key} is active" if key else "the environment was not shipped yet")
+        parts.append(f"{key} is active" if key else "the environment has not been shipped")
     return ", ".join(parts)
 
 

@@ -43,5 +43,8 @@ def quick_state(prefix: Prefix | None, folder: Path) -> EnvironmentState:
     state, reason = freshness.judge(path, str(folder))
     is_ours = not freshness.read_marker(path).get("pack")
     if state == "current" and is_ours and not freshness.has_runtime(path, *RUNTIME):
-        state, reason = "stale", "installed by another provision, whose runtime package it has"
+        state, reason = (
+            "stale",
+            "installed by another version of provision, whose runtime package it has",
+        )
     return EnvironmentState(state=cast("State", state), reason=reason)

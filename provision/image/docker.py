@@ -149,8 +149,8 @@ def _tag_as_ours(
             continue
         if tagged is not None and references.get(reference) != tagged.id:
             progress.warn(
-                f"{reference} in the Docker engine is not your image, and stays as it is; start "
-                f"yours by its id: {engine_id[:19]}"
+                f"{reference} in the Docker engine is not your image, and was not replaced; "
+                f"start yours by its id: {engine_id[:19]}"
             )
             continue
         name, _, tag = reference.rpartition(":")

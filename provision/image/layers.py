@@ -233,8 +233,8 @@ def _copy_file(
         )
     if digest.hexdigest() != entry.sha256:
         raise IntegrityError(
-            f"{source} is not the file of its package: its hash is another.",
-            advice="A file of the environment was edited, which shares it with a cache of packages. Run "
+            f"{source} is not the file of its package: its hash differs.",
+            advice="A file of the environment was edited, and a package cache shares it. Run "
             "`provision env remove`, `uv cache clean PACKAGE`, and build again.",
         )
 

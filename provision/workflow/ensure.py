@@ -284,9 +284,7 @@ def report_index_settings(context: Context) -> None:
     are left out."""
     settings = uv.configured_settings()
     if settings.origins:
-        context.progress.info(
-            f"wheels come from where you configured: {', '.join(settings.origins)}"
-        )
+        context.progress.info(f"wheels come from your settings: {', '.join(settings.origins)}")
     if settings.ignored:
         warn_once(
             context,
@@ -419,7 +417,7 @@ def ensure_prefix(
     added = marker.added_by_hand(plan.prefix_path)
     if added:
         context.progress.warn(
-            f"{plan.prefix_path} is made anew without what was installed there by hand: "
+            f"{plan.prefix_path} is made again without what was installed there by hand: "
             f"{', '.join(added)}. `provision add {plan.name} PACKAGE` makes a package part of it"
         )
     prefix_registry.record_project(context.folders)

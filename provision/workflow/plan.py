@@ -185,7 +185,7 @@ class Plan:
         origin = "this machine"
         if self.python_from == "channel":
             origin = ", ".join(self.resolution.channels)
-        detail = f"lock anew in {self.folder}, with Python from {origin}"
+        detail = f"lock again in {self.folder}, with Python from {origin}"
         return PlanStep(stage="lock", action="make", detail=detail)
 
     def prefix_step(self, reusable: Prefix | None) -> PlanStep:

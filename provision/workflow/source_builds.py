@@ -196,7 +196,7 @@ def _build(
             variables_here = build_tools.check(title, facts, resolution, env)
         except (ToolMissing, Unsolvable) as error:
             error.advice = (
-                "Lock it where such a toolkit and a compiler that it takes are: "
+                "Lock it on a machine with such a toolkit and a compiler that it accepts: "
                 f"CUDA_HOME=FOLDER names a toolkit, CXX a compiler. Or {_wheel_advice(package)}."
             )
             raise

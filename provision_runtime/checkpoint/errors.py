@@ -49,7 +49,7 @@ class DamagedFile(CheckpointError):
         self.tensors = tuple(tensors)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """So that it can be pickled: by default an exception is rebuilt from its text alone."""
+        # So that it can be pickled: by default an exception is rebuilt from its text alone.
         return type(self), (self.path, self.problem, self.tensors)
 
 

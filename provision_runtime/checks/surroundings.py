@@ -219,7 +219,7 @@ def _world_size_finding(world_size: int, environment: Mapping[str, str]) -> Find
         if text.isdigit() and int(text) > max(1, world_size):
             return Finding(
                 "world-size",
-                f"{text} tasks were started ({name}), but this one is in a world of its own",
+                f"{text} tasks were started ({name}), but this one is in a separate world",
             )
     return None
 

@@ -77,7 +77,7 @@ def memory(machine: Machine) -> Findings:
         if group["oom_kills"]:
             yield observation(
                 "oom-killed",
-                f"out of memory {format_count(group['oom_kills'], 'time')} in this group",
+                f"out of memory {format_count(group['oom_kills'], 'time')} in this cgroup",
                 folder,
                 f"oom_kill {group['oom_kills']}",
             )

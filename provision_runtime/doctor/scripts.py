@@ -321,7 +321,7 @@ def _worlds(script: BatchScript) -> Findings:
         if plain and not (rank or re.search(NODE_COUNT, text)):
             yield script.fault(
                 "node-count-fixed",
-                "on each node a world of its own starts: --nnodes is 1",
+                "each node starts a separate world: --nnodes is 1",
                 line,
                 "--nnodes=$SLURM_NNODES",
             )

@@ -119,7 +119,7 @@ def _verdict(ranks: Sequence[RankState], absent: list[int]) -> tuple[str, str]:
         return FAILURE, f"{names(FAILED)} ended with an error"
     if kinds[GONE]:
         is_over = kinds[GONE] + kinds[ENDED] == len(ranks)
-        return FAILURE if is_over else HANG, f"{names(GONE)} ended without a word"
+        return FAILURE if is_over else HANG, f"{names(GONE)} ended and left no error"
     if any(map(kinds.get, HELD)):
         return HANG, f"the others wait for {names(*HELD)}"
     if kinds[RUNNING]:
@@ -130,7 +130,7 @@ def _verdict(ranks: Sequence[RankState], absent: list[int]) -> tuple[str, str]:
     if kinds[ENDED] == len(ranks):
         return NO_HANG, "nothing hangs: the ranks came to their end"
     if len(positions) > 1 or kinds[DATA_LOADER]:
-        return HANG, "no rank goes on"
+        return HANG, "no rank makes progress"
     if all(state.detail == TRANSFERS for state in ranks):
         return NO_HANG, "nothing hangs, as far as seen: all ranks transfer in the same call"
     if absent or not kinds[COLLECTIVE]:

@@ -51,7 +51,7 @@ def options_of(
         if namespace.nodes > 1:
             parser.error(f"--node is missing, and so is {' and '.join(NODE_VARIABLES)}")
     if not 0 <= node < namespace.nodes:
-        parser.error(f"node {node} is none of {namespace.nodes}, which are counted from 0")
+        parser.error(f"node {node} is not one of {namespace.nodes}, which are counted from 0")
     if namespace.nodes > 1 and node > 0 and not namespace.heads:
         parser.error("--head is missing: the other nodes must find node 0")
     names = namespace.names
@@ -94,7 +94,7 @@ def _ranks(text: str) -> int:
 
 def _on_hang(text: str) -> str:
     if text not in ("report", "end", "requeue"):
-        raise argparse.ArgumentTypeError(f"{text!r} is none of report, end, requeue.")
+        raise argparse.ArgumentTypeError(f"{text!r} is not one of report, end, requeue.")
     return text
 
 

@@ -126,7 +126,7 @@ def summary(
     what = f"({_clock(first)}): {first.text}"
     line = f"{name} failed first {what}"
     if first.distance > 1:
-        line = f"no rank has an error of its own: {name} lost another first {what}"
+        line = f"no rank reported an error of its own: {name} lost another rank first {what}"
         if ended:
             left = name_ranks([row.rank for row in ended])
             line = f"{left} ended without an error ({_clock(ended[0])}): {name} lost it {what}"

@@ -182,8 +182,8 @@ def judge_lines(
         if missed:
             message = (
                 f"{line['collective']} of {format_bytes(line['bytes'])} in {line['dtype']}: busbw"
-                f" {busbw:.4g} GB/s, {remark} ({bound.gb_s:.4g} GB/s); in such a message healthy"
-                f" ones reach {bound.least_gb_s:.4g} GB/s and more ({bound.source})"
+                f" {busbw:.4g} GB/s, {remark} ({bound.gb_s:.4g} GB/s); for such a message, healthy"
+                f" links reach {bound.least_gb_s:.4g} GB/s and more ({bound.source})"
             )
             ranks = tuple(range(hardware.ranks))
             finding = Finding(bound.finding_id, message, ranks, bound.advice)

@@ -149,7 +149,7 @@ def pushed(user: Home, native: object, other: object, registry: str) -> str:
 
 
 def record_verdict(user: Home) -> None:
-    """A smoke test of the prefix in the passport, as the build writes it: it is of this machine alone."""
+    """A smoke test of the prefix in the passport, as the build writes it: it is from this machine only."""
     path = next((user.project / "passports").glob(f"{NAME}/*.json"))
     passport = json.loads(path.read_text())
     passport["smoke"] = {

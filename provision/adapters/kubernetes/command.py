@@ -48,7 +48,7 @@ class Kubectl:
         except ToolMissing as error:
             raise ToolMissing(
                 "There is no `kubectl` on this machine.",
-                advice="Install it, or run this where it is; `ssh:` nodes need none.",
+                advice="Install it, or run this on a machine that has it; `ssh:` nodes do not need it.",
             ) from error
         except TimedOut as error:
             message = f"no answer within {COMMAND_TIMEOUT_S:.0f} s"

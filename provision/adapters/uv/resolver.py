@@ -267,7 +267,7 @@ def _require_upload_times(entries: Iterable[PylockPackage], as_of: str) -> None:
             undated.append(f"{entry['name']} {entry['version']}")
     if undated:
         raise Unsolvable(
-            f"The index has no upload time of {', '.join(undated)}, so `as_of` {as_of} excludes "
+            f"The index has no upload time for {', '.join(undated)}, so `as_of` {as_of} excludes "
             "it.",
             advice="Take it from an index that has upload times, or leave `as_of` out.",
         )

@@ -155,7 +155,7 @@ _FAILURES = (
     _Failure(
         r"Wheel variant `([^`]+)`",
         InvalidSpec,
-        "{0} is a wheel variant, of a format that is a draft (PEP 825): none is taken.",
+        "{0} is a wheel variant (PEP 825, a draft), which provision does not install.",
         "Name a wheel without a variant label, or request the package by name.",
     ),
     _Failure("Invalid zip file structure|unexpected header", *_NOT_A_WHEEL),

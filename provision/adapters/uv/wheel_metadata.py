@@ -90,8 +90,7 @@ def _parse(content: bytes, url: str) -> WheelMetadata:
     fields, _ = parse_email(content)
     if "name" not in fields or "version" not in fields:
         raise Unreachable(
-            f"The metadata of {url} could not be read: the server sends something "
-            "else in its place."
+            f"The metadata of {url} could not be read: the server sends something else instead."
         )
     return WheelMetadata(
         name=fields["name"],

@@ -240,7 +240,7 @@ def tls_error(reference: RegistryReference, details: str) -> Unreachable:
     return Unreachable(
         f"The certificate of the registry {registry} is not trusted.",
         advice=f"Put the certificate of your authority into /etc/docker/certs.d/{registry}/ca.crt, "
-        f"or name it in SSL_CERT_FILE. Used besides the system's: {files}.",
+        f"or name it in SSL_CERT_FILE. Used in addition to the system's: {files}.",
         details=details,
     )
 
@@ -249,7 +249,7 @@ def unreachable_error(reference: RegistryReference, failure: ConnectionFailed) -
     resume = "then run the same command again: it continues where it stopped."
     if failure.host and failure.host != urlsplit(reference.api_url).netloc:
         return Unreachable(
-            f"{failure.host}, to which the registry {reference.registry} leads, does not respond.",
+            f"{failure.host}, to which the registry {reference.registry} redirects, does not respond.",
             advice=f"Check that this machine can reach it; {resume}",
             details=str(failure),
         )

@@ -33,6 +33,6 @@ def change_lines(result: ChangeResult, *, dry_run: bool) -> list[str]:
         )
     elif not result.portable:
         lines.append(
-            "the lock is not portable: its Python, or another file, is of this machine alone"
+            "the lock is not portable: its Python, or another file, is from this machine only"
         )
     return lines

@@ -41,8 +41,8 @@ class Parsed(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 def checkpoint() -> None:
     """Inspect, prune and convert the checkpoints of training jobs.
 
-    For jobs that save with `provision_runtime.checkpoint`. Only import and export need torch. All may
-    run while a job saves. ROOT is the folder that the job passes to `checkpoint.save`.
+    For jobs that save with `provision_runtime.checkpoint`. Only import and export need torch. You may
+    run all of them while a job saves. ROOT is the folder that the job passes to `checkpoint.save`.
     """
 
 

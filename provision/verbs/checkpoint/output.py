@@ -106,7 +106,7 @@ def prune_lines(cleanup: Cleanup) -> list[str]:
     removed = len(cleanup.removed) + len(cleanup.unfinished)
     return [
         *lines,
-        f"{summary}, {action} {removed}, which frees {format_bytes(cleanup.freed_bytes)}",
+        f"{summary}, {action} {removed} ({format_bytes(cleanup.freed_bytes)} of disk space)",
     ]
 
 

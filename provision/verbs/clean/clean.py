@@ -75,7 +75,7 @@ def clean(context: Context, items: Sequence[Removable]) -> list[Removable]:
                 context.progress.warn(f"{item.path} stays: {error.message}")
             else:
                 if os.path.lexists(item.path):
-                    context.progress.warn(f"{item.path} stays: it cannot be removed wholly")
+                    context.progress.warn(f"{item.path} stays: it cannot be removed completely")
                 else:
                     removed.append(item)
                     steps[-1] = f"removed {item.path}"

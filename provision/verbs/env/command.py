@@ -69,7 +69,7 @@ def create(
 
 
 @env.command("list")
-@click.option("--all", "every", is_flag=True, help="List those of all your projects.")
+@click.option("--all", "every", is_flag=True, help="List the environments of all your projects.")
 @verb
 def list_(console: Console, envs: Path | None, every: bool) -> None:
     """List this project's environments: state, size, age, image, kernel, smoke verdicts.

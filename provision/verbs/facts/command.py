@@ -61,8 +61,8 @@ def show(console: Console, envs: Path | None, output: Path | None) -> None:
 def update(console: Console, envs: Path | None, mirrors: tuple[str, ...], **options: Any) -> None:
     """Get newer facts, and use them from now on.
 
-    ADDRESS (https, file, oci://HOST/NAME:TAG) or a path is where facts.json is, by default the lab's.
-    A signature, or `#sha256=HASH` at its end, must prove that they are genuine.
+    ADDRESS is where facts.json is: an https or file URL, oci://HOST/NAME:TAG or a path; by default, the
+    lab's. A signature, or `#sha256=HASH` at its end, must prove that they are genuine.
     """
     from provision.verbs.facts.facts import update
     from provision.verbs.facts.output import update_lines

@@ -214,7 +214,7 @@ def diff(console: Console, before: str, after: str, envs: Path | None) -> None:
 def sbom(console: Console, name: str, envs: Path | None, output: Path | None) -> None:
     """Write the SBOM of an environment's image, as CycloneDX 1.6.
 
-    It lists the packages of the lock, with their licenses; those of the base image are for a scanner.
+    It lists the packages of the lock, with their licenses; use a scanner for those of the base image.
     The same image always gives the same bytes.
     """
     from provision.core.atomic import atomic_write

@@ -37,7 +37,7 @@ sign_option = click.option(
 @click.option(
     "--compression",
     type=click.Choice(["none", "gzip", "zstd", "zstd:chunked"]),
-    help="Compression of the layers in the registry. Docker before 23 reads `gzip` and `none` only. Of "
+    help="Compression of the layers in the registry. Docker before 23 reads `gzip` and `none` only. With "
     "`zstd:chunked`, Podman and CRI-O fetch only the files that they lack.  "
     "[default: zstd; none for a registry of this machine]",
 )

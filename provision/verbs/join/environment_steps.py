@@ -211,7 +211,7 @@ def first_job(run: JoinRun) -> Iterator[Note]:
     if not run.lab.environments:
         yield settled("lab.yml names no environments, so nothing was tested")
     elif not run.lab.policy.test_here:
-        yield settled("lab.yml wants no test on this machine")
+        yield settled("lab.yml says to run no test on this machine")
     else:
         yield from _test_here(run)
 

@@ -7,7 +7,7 @@ import json
 from provision.workflow.lab_definition import Lab
 
 _HEADER = """\
-# Made by `provision join` from lab.yml of {name}; join writes it anew.
+# Made by `provision join` from lab.yml of {name}; join overwrites it.
 # What differs for you goes into settings.yml next to this file, which has precedence.
 """
 

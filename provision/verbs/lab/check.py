@@ -87,10 +87,10 @@ def _check_environment(context: Context, lab: Lab, environment: LabEnvironment) 
         raise InvalidSpec(f"its lock {state}", advice=advice)
     locks.require_complete(lock, plan.pins)
     if not lock.portable:
-        message = "its Python is of the machine where it was made"
+        message = "its Python is from the machine where it was made"
         advice = (
-            f"where a conda channel answers: provision lock {name} --relock --python-from channel "
-            f"--envs {lab.envs}"
+            f"on a machine where a conda channel answers: provision lock {name} --relock "
+            f"--python-from channel --envs {lab.envs}"
         )
         if lock.python_from == "channel":
             local = [package.name for package in lock.packages if package.url.startswith("file:")]

@@ -28,8 +28,8 @@ def lab() -> None:
 def check(console: Console, folder: Path) -> int:
     """Check a lab's repository: lab.yml, nodes.yml, environments and locks, runners.yml.
 
-    For the lab's CI: the exit code is 1 if something is wrong. Contacts no host, scheduler and registry:
-    that is `provision join --dry-run`.
+    For the lab's CI: the exit code is 1 if something is wrong. Contacts no host, scheduler or
+    registry: `provision join --dry-run` does.
     """
     from provision.verbs.lab import check as command
 

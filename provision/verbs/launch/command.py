@@ -116,7 +116,7 @@ slurm_options = option_group(
 def launch(console: Console, envs: Path | None, dry_run: bool, **options: Any) -> None:
     """Write a job for Slurm, Kubernetes or plain hosts, and submit it.
 
-    Writes an sbatch script, an Indexed Job of Kubernetes, or a plan for plain hosts over ssh, with
+    Writes an sbatch script, an Indexed Job of Kubernetes, or ssh commands for plain hosts, with
     a reason for each setting. --dry-run prints it and submits nothing.
 
     COMMAND, after --, runs in the environment NAME. Python code (train.py or -m MODULE) is started
@@ -250,7 +250,7 @@ def cancel(
     engine, selection = _engine_of_job(envs, options, job)
     problems = command.cancel(engine, job, selection, namespace)
     for problem in problems:
-        console.warn(f"{problem}; the job's part there may go on")
+        console.warn(f"{problem}; the job may still run there")
     where = " where hosts answered" if problems else ""
     document = {"job": job, "canceled": not problems}
     console.result("jobs-cancel", document, f"canceled: {job}{where}")

@@ -102,7 +102,7 @@ def ci(
 ) -> int:
     """Write a GitHub workflow that builds and tests the environments of the envs folder.
 
-    RUNNERS describes the machines that run its jobs, and the workflow; by default it is runners.yml.
+    RUNNERS is a file that describes the workflow and the machines that run its jobs; by default, runners.yml.
     The workflow stays valid when environments and runners change: its first job reads them.
     """
     from provision.verbs.matrix import ci as command

@@ -57,7 +57,7 @@ def notes(table: Table) -> list[str]:
     if table.hidden:
         parts = ", ".join(f"{part} ({n})" for part, n in sorted(table.hidden_by.items()))
         lines.append(
-            f"{table.hidden} more might fit: no source says about {parts}. --unknown shows them."
+            f"{table.hidden} more might fit: no source says anything about {parts}. --unknown shows them."
         )
     if any(row.through_ptx for row in table.cells):
         (rule,) = (rule for rule in rules() if rule.through_ptx)

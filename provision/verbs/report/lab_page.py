@@ -40,7 +40,7 @@ def page_values(report: LabReport) -> dict[str, object]:
     """The values of the template. Ages are as of the newest record."""
     now = max(record.at for record in report.records)
     has_members = len({record.user for record in report.records}) > 1
-    hosts = dict.fromkeys(record.host for record in report.records)
+    hosts = {record.host for record in report.records}
     rows: dict[tuple[str, str], EnvironmentRow] = {}
     for record in report.records:
         for environment in record.environments:
@@ -50,7 +50,7 @@ def page_values(report: LabReport) -> dict[str, object]:
             if environment.lock:
                 row.locks[environment.lock] = None
             for host, proof in _proofs(record, environment, record.user if has_members else ""):
-                hosts[host] = None
+                hosts.add(host)
                 row.proofs.setdefault(host, []).append(proof)
     events = [event for record in report.records for event in record.nodes]
     jobs = [job for record in report.records for job in record.jobs]
@@ -69,7 +69,7 @@ def page_values(report: LabReport) -> dict[str, object]:
         "summary": summary,
         "written_at": datetime.fromtimestamp(now, timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "records": report.records,
-        "hosts": list(hosts),
+        "hosts": sorted(hosts),
         "rows": sorted(rows.items()),
         "events": sorted(events, key=lambda event: (event.environment, -event.at)),
         "jobs": sorted(jobs, key=lambda job: -job.at),

@@ -156,9 +156,11 @@ def ship(console: Console, name: str, envs: Path | None, **options: Any) -> int:
 def activate(console: Console, name: str, envs: Path | None, **options: Any) -> int:
     """Activate an environment that nodes already have.
 
-    On this machine, `provision shell NAME` enters one. Sends nothing. Use it after `ship --stage-only`, or after a node has restarted: it mounts the
+    Sends nothing. Use it after `ship --stage-only`, or after a node has restarted: it mounts the
     environment there again. Without --key, it takes the latest pack that this machine made. Running
     jobs stay in the environment that they started in.
+
+    (To use an environment on this machine: `provision shell NAME`.)
     """
     return _switch(console, "activate", name, envs, options)
 

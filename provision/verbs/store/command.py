@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def store() -> None:
-    """List and remove environments on nodes; say who changed what."""
+    """List and remove environments on nodes; show who changed what."""
 
 
 @store.command("list")
@@ -46,7 +46,7 @@ def list_(console: Console, envs: Path | None, **options: Any) -> int:
 @cluster_options
 @verb
 def disk(console: Console, envs: Path | None, **options: Any) -> int:
-    """Show what environments take of the nodes' disks, and what is free."""
+    """Show how much disk space environments take on nodes, and how much is free."""
     from provision.cluster import actions
     from provision.verbs.store import output
     from provision.verbs.store.store import ask

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("subject", default="", metavar="[PID | FOLDER | NAME | JOB]")
 @click.option(
-    "--out",
+    "-o",
+    "--output",
+    "out",
     type=click.Path(path_type=Path, dir_okay=False),
     help="Also write the page to this file.",
 )

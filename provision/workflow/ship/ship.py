@@ -135,8 +135,7 @@ def _locked_run(context: Context, request: ShipRequest) -> Iterator[dict[str, st
             yield {**run_identity(context), "signers": signers}
         except KeyboardInterrupt:
             context.progress.warn(
-                "nodes may have changed up to now; the same command again asks them, and goes on "
-                "from there"
+                "some nodes may have changed; the same command checks them and continues from there"
             )
             raise
 

@@ -129,7 +129,7 @@ def _number(least: int, text: str) -> int:
 
 def _dtype(text: str) -> str:
     if text not in DTYPES:
-        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(DTYPES)}.")
+        raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(DTYPES)}.")
     return text
 
 

@@ -39,8 +39,8 @@ class Adapters:
         """The adapters and the reference.
 
         Returns:
-            `weights` by name; `base` with the `name` of the base model and the `sha256` of it and of
-            the adapters' kind.
+            `weights` by name; `base` with the `name` of the base model and a `sha256` of the model and
+                the adapters' kind.
         """
         weights = get_peft_model_state_dict(self.model, adapter_name=self._adapter)
         return {"weights": weights, "base": dict(self._base)}

@@ -430,7 +430,7 @@ def test_as_of_excludes_files_without_an_upload_time() -> None:
         "archive": {"url": "https://x.invalid/b.whl"},
     }
     resolver._require_upload_times([dated, direct], "2024-06-01")
-    with pytest.raises(Unsolvable, match=r"no upload time of c 2.*`as_of` 2024-06-01"):
+    with pytest.raises(Unsolvable, match=r"no upload time for c 2.*`as_of` 2024-06-01"):
         resolver._require_upload_times(
             [dated, {"name": "c", "version": "2", "wheels": [{}]}], "2024-06-01"
         )
@@ -494,5 +494,5 @@ def test_a_dated_lock_checks_the_days_of_its_files(monkeypatch: pytest.MonkeyPat
     undated = {"name": "x", "version": "1", "wheels": [{"url": "https://x.invalid/x.whl"}]}
     monkeypatch.setattr(resolver, "_remote_then_local", lambda request, function: ([undated], {}))
     dated = dataclasses.replace(REQUEST, as_of="2026-01-01")
-    with pytest.raises(Unsolvable, match="no upload time of x 1"):
+    with pytest.raises(Unsolvable, match="no upload time for x 1"):
         uv.resolve(dated)

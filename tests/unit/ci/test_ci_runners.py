@@ -114,7 +114,7 @@ runners:
     assert "runners.yml:2: GPU 'A1000000' is not in the table" in message
     assert "runners.yml:3: `a` is also the name of the runner in line 2" in message
     assert "runners.yml:3: a runner with a `gpu` has a `driver`" in message
-    assert "runners.yml:4: `driver` is of GPUs" in message
+    assert "runners.yml:4: `driver` is about GPUs" in message
 
 
 @pytest.mark.parametrize(

@@ -112,3 +112,5 @@ def test_a_moved_option_is_answered_by_a_verb_that_lacks_it() -> None:
             assert option not in options_of(default_command(command)), (path, option)
             result = CliRunner().invoke(cli, [*path.replace("*", "build").split(), option])
             assert (result.exit_code, form in result.stderr) == (2, True), (path, option)
+            for named in _OPTION.findall(form) if form.startswith("-") else ():
+                assert named in {*options_of(default_command(command)), *FOREIGN}, (path, form)

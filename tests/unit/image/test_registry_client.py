@@ -134,7 +134,7 @@ def test_errors_of_redirect_targets_hide_signatures(
     registry, requests_seen = serve(
         lambda path: (307, {"Location": f"http://{bucket}/blob?{signed}"})
     )
-    message = f"^{bucket}, to which the registry {registry} leads, does not respond"
+    message = f"^{bucket}, to which the registry {registry} redirects, does not respond"
     with (
         RegistryClient(parse_registry_reference(f"{registry}/a/b:1")) as connection,
         pytest.raises(Unreachable, match=message) as caught,

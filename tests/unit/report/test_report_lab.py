@@ -99,7 +99,7 @@ def test_a_pass_counts_only_for_the_environment_as_it_is(
 def test_members_share_a_row_and_their_locks_are_named() -> None:
     clone = environment(project="/home/bob/vision", lock=OTHER_LOCK, verdicts=[verdict("n9")])
     own = environment(verdicts=[verdict("n1", days=40)])
-    page = Page(html(machine("ada", "n1", own), machine("bob", "n2", clone)))
+    page = Page(html(machine("bob", "n2", clone), machine("ada", "n1", own)))
     assert "Environment n1 n2 n9 train" in page.text and page.text.count("train") == 1
     assert LOCK[:12] in page.text and OTHER_LOCK[:12] in page.text
     assert "not tested here, bob" in page.text

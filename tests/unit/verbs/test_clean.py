@@ -218,7 +218,7 @@ def test_what_is_removed_fits_a_terminal(size: int) -> None:
     assert max(map(len, lines)) <= 80
     assert lines[0].split() == ["kind", "size", "frees", "what"]
     assert [line.split()[-1] for line in lines[1:4]] == [product.what for product in products]
-    assert lines[5].startswith("would remove 3 items, frees ")
+    assert lines[5].startswith("would remove 3 items (")
 
 
 @pytest.mark.parametrize("command", [["env", "remove", "lab"], ["clean"]])
@@ -278,7 +278,7 @@ def test_what_cannot_be_removed_is_not_called_removed(
     monkeypatch.setattr("shutil.rmtree", refuse)
     assert clean.clean(context, items) == []
     assert isinstance(context.progress, Recorder)
-    assert "stays: it cannot be removed wholly" in context.progress.warnings[0]
+    assert "stays: it cannot be removed completely" in context.progress.warnings[0]
 
 
 def test_ctrl_c_says_what_is_removed_and_what_only_in_part(

@@ -86,7 +86,7 @@ def test_a_mistake_fails_the_check(
     "file,before,after,advice",
     [
         ("envs/train/conda-lock.yml", "provision_python_from: channel",
-         "provision_python_from: host", "where a conda channel answers: provision lock train"),
+         "provision_python_from: host", "on a machine where a conda channel answers: provision lock train"),
         ("envs/train/conda-lock.yml", "x", "x", "by a git address"),
         ("lab.yml", "engine: slurm", "engine: kubernetes", "Or write k8s:SELECTOR."),
     ],

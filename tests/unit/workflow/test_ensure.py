@@ -73,7 +73,7 @@ def test_what_was_installed_by_hand_is_named_before_it_goes(
         ensure.ensure_prefix(context, plan(path), replace(lock(), packages=()))
     assert isinstance(context.progress, Recorder)
     assert context.progress.warnings == [
-        f"{path} is made anew without what was installed there by hand: einops 0.8.2. "
+        f"{path} is made again without what was installed there by hand: einops 0.8.2. "
         "`provision add lab PACKAGE` makes a package part of it"
     ]
 

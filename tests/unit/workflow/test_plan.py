@@ -313,7 +313,7 @@ def test_dry_run_solves_and_writes_nothing(folders: Folders) -> None:
         for step in json.loads(invoke("build", "lab", "--dry-run", "--json"))["steps"]
     }
     folder = folders.envs / "lab"
-    assert by_stage["lock"] == f"lock anew in {folder}, with Python from conda-forge"
+    assert by_stage["lock"] == f"lock again in {folder}, with Python from conda-forge"
     assert by_stage["image"].endswith("; if a Docker engine answers")
     assert not (folders.envs / "lab" / "conda-lock.yml").exists()
     assert not folders.data.exists()
@@ -330,11 +330,11 @@ def test_dry_run_solves_again_only_if_the_lock_is_replaced(
         return solve(*arguments, **options)
 
     monkeypatch.setattr(locks, "solve", counted)
-    for options, begin in (((), "nothing: 2 packages"), (("--relock",), "lock anew")):
+    for options, begin in (((), "nothing: 2 packages"), (("--relock",), "lock again")):
         output = invoke("build", "lab", *options, "--no-image", "--dry-run", "--json")
         lock_step = next(step for step in json.loads(output)["steps"] if step["stage"] == "lock")
         assert lock_step["would"].startswith(begin)
-        assert len(solved) == (begin == "lock anew")
+        assert len(solved) == (begin == "lock again")
 
 
 def test_dry_run_of_what_cannot_be_solved_fails_as_the_build_would(

@@ -63,7 +63,7 @@ def died(rank: int, status: int, at: float = 100, **fields: Any) -> RankFailure:
         ),
         (
             [raised(1, GLOO)],
-            f"no rank has an error of its own: rank 1 on n01 lost another first ({CLOCK}): {GLOO}, "
+            f"no rank reported an error of its own: rank 1 on n01 lost another rank first ({CLOCK}): {GLOO}, "
             "train.py:88",
         ),
         (
