@@ -21,7 +21,7 @@ GpuSupport = Literal["yes", "ptx", "no", "unknown"]
 DECORATION = (
     r"nvidia|tesla|geforce|grid|gpu|graphics|generation|laptop|max-?q|pcie|sxm\d*|nvl|ac|"
     r"hbm\d*e?|\d+(gb?|mb)|mig|\d+[cg]\.\d+gb|\(nvgpu\)|embedded|"
-    r"server|workstation|edition|gen\d"
+    r"server|workstation|edition|gen\d|developer|kit"
 )
 # The end of a vGPU's name, as the driver's manager makes it: A100-40C, A10-24Q, A100-1-5C (of a MIG
 # slice), A100-1-5CME (NVIDIA AI Enterprise documentation, vGPU types).
@@ -194,7 +194,7 @@ def cuda_range(gpu: Gpu) -> tuple[str, str]:
             limit_sources.append(row[key]["source"])
     if not limits:
         return "", ""
-    sources = "; ".join(dict.fromkeys(source for source in limit_sources if source))
+    sources = "; ".join(dict.fromkeys(filter(None, limit_sources)))
     return f"for which CUDA compiles {' and '.join(limits)}", sources
 
 
@@ -260,7 +260,7 @@ def _plain_name(name: str) -> str:
 
 
 def _products_named(name: str) -> list[Gpu]:
-    """The products of a name; if there are none, those whose names differ in spaces or `RTX`."""
+    """The products of a name; if there are none, those whose names differ in spaces, `RTX` or `Jetson`."""
     plain_name = _plain_name(name)
     exact = [gpu for product, gpu in gpus().items() if _plain_name(product) == plain_name]
     if exact or not plain_name:
@@ -270,5 +270,5 @@ def _products_named(name: str) -> list[Gpu]:
 
 
 def _short_name(name: str) -> str:
-    """A plain name without spaces and without `RTX` or `GTX` at its beginning: 4090ti."""
-    return re.sub("^[rg]tx(?=.)", "", _plain_name(name).replace(" ", ""))
+    """A plain name without spaces and without `RTX`, `GTX` or `Jetson` at its beginning: 4090ti."""
+    return re.sub("^([rg]tx|jetson)(?=.)", "", _plain_name(name).replace(" ", ""))

@@ -94,9 +94,7 @@ def matching_rules(
     """
     from packaging.utils import canonicalize_name
 
-    nccl_version = None
-    if build is not None:
-        nccl_version = nccl or build.nccl
+    nccl_version = (nccl or build.nccl) if build else None
     package_names = {canonicalize_name(name) for name in packages}
     matching = []
     for rule in rules():

@@ -38,10 +38,12 @@ def require_complete(lock: Lock, pins: Sequence[Pin]) -> None:
         name = requirement_name(pin.requirement)
         if name and not has(pin.manager, name):
             problems.append(f"it has no {name}, which the request needs")
-    for package in lock.packages:
-        for name in package.needs:
-            if not has(package.manager, name):
-                problems.append(f"{package.name} needs {name}, which is not in it")
+    problems += [
+        f"{package.name} needs {name}, which is not in it"
+        for package in lock.packages
+        for name in package.needs
+        if not has(package.manager, name)
+    ]
     if problems:
         listed = "; ".join(problems[:SHOWN_PROBLEMS])
         more = len(problems) - SHOWN_PROBLEMS

@@ -73,13 +73,11 @@ def omitted_entries(
     """The packages of a platform that a format leaves out, and notes that say so."""
     entries = main_entries(lock, platform)
     notes = []
-    omitted: list[LockedPackage] = []
     manager = OMITTED_MANAGER.get(kind)
-    if manager is not None:
-        omitted = [entry for entry in entries if entry.manager == manager]
-        if omitted:
-            notes.append(f"{OMISSION_NOTES[manager]}: {_listed(omitted)}")
-        if omitted and len(omitted) == len(entries):
+    omitted = [entry for entry in entries if entry.manager == manager]
+    if manager and omitted:
+        notes.append(f"{OMISSION_NOTES[manager]}: {_listed(omitted)}")
+        if len(omitted) == len(entries):
             notes.append("nothing else is locked, so the file installs nothing")
     optional = [entry for entry in lock.for_platform(platform) if entry.category != "main"]
     if optional:
@@ -120,8 +118,8 @@ def explicit(lock: LockFile, entries: Sequence[LockedPackage], platform: str) ->
     """conda's @EXPLICIT list, each package after what it needs; wheels as `# pip` lines, which
     micromamba and conda-lock read.
     """
-    lines = [f"# platform: {platform}", f"# input_hash: {lock.content_hash.get(platform)}"]
-    lines.append("@EXPLICIT")
+    content_hash = lock.content_hash.get(platform)
+    lines = [f"# platform: {platform}", f"# input_hash: {content_hash}", "@EXPLICIT"]
     conda_entries = {entry.name: entry for entry in entries if entry.manager == "conda"}
     for entry in _in_order_of_installation(conda_entries):
         lines.append(f"{entry.url}#{entry.md5}" if entry.md5 else entry.url)
@@ -156,10 +154,9 @@ def requirements(lock: LockFile, entries: Sequence[LockedPackage], name: str, pl
         "export.\n"
     )
     for entry in _wheels(lock, entries):
-        requirement = f"{entry.name}=={entry.version}"
-        if entry.url.startswith("file:"):  # no index has a file of this disk
-            requirement = f"{entry.name} @ {entry.url}"
-        text += f"{requirement} \\\n    --hash=sha256:{entry.sha256}\n"
+        # No index has a file of this disk.
+        source = f" @ {entry.url}" if entry.url.startswith("file:") else f"=={entry.version}"
+        text += f"{entry.name}{source} \\\n    --hash=sha256:{entry.sha256}\n"
     return text
 
 
@@ -178,7 +175,6 @@ def pylock(lock: LockFile, entries: Sequence[LockedPackage], platform: str) -> s
     for entry in entries:
         if entry.manager == "conda" and entry.name == "python":
             document["requires-python"] = f"=={'.'.join(entry.version.split('.')[:2])}.*"
-            break
     document["created-by"] = "provision"
     document["packages"] = [_pylock_package(entry, names) for entry in wheels]
     build = [
@@ -277,9 +273,8 @@ def sbom_parts(entries: Sequence[LockedPackage], licenses: Licenses) -> tuple[Sb
     for entry in entries:
         available = {**conda_urls, **wheel_urls} if entry.manager == "pip" else conda_urls
         names = {canonicalize_name(name) for name in entry.needs}
-        url = ""  # nobody else can download a file of this machine's disk
-        if not entry.url.startswith("file:"):
-            url = entry.url.partition("#")[0].partition("?")[0]
+        # Nobody else can download a file of this machine's disk.
+        is_remote = not entry.url.startswith("file:")
         part = SbomPackage(
             key=entry.url,
             manager=entry.manager,
@@ -289,7 +284,7 @@ def sbom_parts(entries: Sequence[LockedPackage], licenses: Licenses) -> tuple[Sb
             md5=entry.md5 or "",
             sha256=entry.sha256,
             license=licenses.get((entry.manager, canonicalize_name(entry.name)), ""),
-            url=url,
+            url=entry.url.partition("#")[0].partition("?")[0] if is_remote else "",
             needs=tuple(sorted({available[name] for name in names if name in available})),
         )
         parts.append(part)

@@ -98,9 +98,7 @@ def joint_solve(
     own = {pin.requirement for pin in resolution.pins if pin.reason != REQUESTED}
     named = tuple(text for text in inputs.pip if text not in own)
     if inputs.pip:
-        build_path = None
-        if resolution.needs_local_build:
-            build_path = resolution.local_version.partition("+")[2]
+        build_path = resolution.local_version.partition("+")[2]
         wheel_request = wheels.ResolveRequest(
             # uv chooses a version for what comes first, unless something conflicts with it later.
             requirements=tuple(
@@ -110,7 +108,7 @@ def joint_solve(
             python=resolution.python,
             glibc=virtual_packages["__glibc"],
             platform=platform,
-            build_path=build_path,
+            build_path=build_path if resolution.needs_local_build else None,
             as_of=inputs.as_of,
             sources=absolute_sources(inputs.sources, inputs.folder),
             torch=sources.by_name(resolution.source).torch_build(
@@ -148,11 +146,10 @@ class JointSolve:
         if self.wheels is None:
             return conda_packages
         if not self.named:
-            try:
+            # Unsolvable perhaps only because conda's packages are newer than the wheels allow.
+            with suppress(Unsolvable):
                 request = replace(self.wheels, provided=provided(conda_packages))
                 return conda_packages + wheels.resolve(request)
-            except Unsolvable:
-                pass  # perhaps only because conda's packages are newer than the wheels allow
         conda_packages = self._solve_conda_below_wheels(conda_packages)
         request = replace(self.wheels, provided=provided(conda_packages))
         return conda_packages + self._explained(wheels.resolve, request)
@@ -260,11 +257,12 @@ def provided(packages: Sequence[LockedPackage]) -> dict[str, str]:
     conda's pytorch is in it as torch: otherwise a wheel that needs torch would bring a second one.
     conda's graphviz is a C program, and the wheel of that name is not.
     """
-    versions = {}
-    for package in packages:
-        if package.is_for_python:
-            versions.update(dict.fromkeys(wheel_names(package.name), package.version))
-    return versions
+    return {
+        name: package.version
+        for package in packages
+        if package.is_for_python
+        for name in wheel_names(package.name)
+    }
 
 
 def wheel_names(name: str) -> set[str]:

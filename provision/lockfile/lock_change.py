@@ -48,9 +48,7 @@ def update(
     platform's lock.
     """
     solver = solver or conda.Solver()
-    locked_packages: list[LockedPackage] = []
-    for lock in locks:
-        locked_packages += lock.packages
+    locked_packages = [package for lock in locks for package in lock.packages]
     _check_names(names, locked_packages, inputs.folder.name)
     moving = {canonicalize_name(name) for name in names}
     packages: Packages = ()
@@ -128,19 +126,17 @@ def _update(
 ) -> Packages:
     """moving: the packages that get the versions of a new lock. changed: those that are requested
     in other words now."""
-    staying_conda: list[LockedPackage] = []
-    staying_wheels: list[LockedPackage] = []
-    for package in lock.packages:
-        if canonicalize_name(package.name) not in moving:
-            staying = staying_conda if package.manager == "conda" else staying_wheels
-            staying.append(package)
-    request = replace(joint.conda, prefer=tuple(staying_conda))
+    staying = [
+        package for package in lock.packages if canonicalize_name(package.name) not in moving
+    ]
+    staying_conda = tuple(package for package in staying if package.manager == "conda")
+    staying_wheels = [package for package in staying if package.manager == "pip"]
+    request = replace(joint.conda, prefer=staying_conda)
 
-    target_bounds = []
-    if moving:
-        for package in joint.solve_conda():
-            if canonicalize_name(package.name) in moving:
-                target_bounds.append(_exact_bound(package))
+    solved = joint.solve_conda() if moving else ()
+    target_bounds = [
+        _exact_bound(package) for package in solved if canonicalize_name(package.name) in moving
+    ]
     if target_bounds or not moving:
         bounds = (*joint.bounds(), *target_bounds)
         try:
@@ -157,7 +153,7 @@ def _update(
     packages = joint.solve()
     names = {*moving, *changed}
     if wheel_request and any(_is_newest(name, packages, wheel_request) is False for name in names):
-        return joint.with_newest(names, tuple(staying_conda)).solve()
+        return joint.with_newest(names, staying_conda).solve()
     return packages
 
 
@@ -200,11 +196,11 @@ def _with_locked_commits(
     requirements: Sequence[str], packages: Sequence[LockedPackage], changed: Collection[str]
 ) -> tuple[str, ...]:
     """The requirements, with git repositories at the commits that are locked: a branch moves."""
-    locked_urls = {}
-    for package in packages:
-        name = canonicalize_name(package.name)
-        if package.url.startswith(GIT) and name not in changed:
-            locked_urls[name] = package.url
+    locked_urls = {
+        name: package.url
+        for package in packages
+        if package.url.startswith(GIT) and (name := canonicalize_name(package.name)) not in changed
+    }
     pinned = []
     for text in requirements:
         requirement = Requirement(text)

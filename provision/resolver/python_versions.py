@@ -51,14 +51,11 @@ def supported(
     common = candidate.common_platforms(platforms)
     if not common:
         return ()
-    pythons = list(built_for(candidate, common[0]))
-    for platform in common[1:]:
-        on_platform = built_for(candidate, platform)
-        pythons = [python for python in pythons if python in on_platform]
+    pythons, *others = (built_for(candidate, platform) for platform in common)
     fewer = candidate.source.companion_pythons(candidate.release) if companions else None
     if fewer is not None:
-        pythons = [python for python in pythons if python in fewer]
-    return tuple(pythons)
+        others.append(fewer)
+    return tuple(python for python in pythons if all(python in other for other in others))
 
 
 def chosen(candidate: Candidate, spec: Spec) -> str:

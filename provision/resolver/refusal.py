@@ -57,14 +57,13 @@ def described_request(spec: Spec) -> str:
     parts = [f"torch {spec.torch}"]
     if spec.cuda is None:
         parts.append("CPU")
-    for title, value in (
-        ("CUDA", spec.cuda),
-        ("Python", spec.python),
-        ("driver", spec.driver),
-        ("glibc", spec.glibc),
-    ):
-        if value:
-            parts.append(f"{title} {value}")
+    stated = {
+        "CUDA": spec.cuda,
+        "Python": spec.python,
+        "driver": spec.driver,
+        "glibc": spec.glibc,
+    }
+    parts += [f"{title} {value}" for title, value in stated.items() if value]
     if spec.source != sources.AUTO:
         parts.append(f"source {spec.source}")
     parts += spec.gpu
@@ -75,9 +74,8 @@ def described_request(spec: Spec) -> str:
 
 def contradictions(spec: Spec) -> list[Violation]:
     """The facts that contradict a request."""
-    of_release: list[Candidate] = []
-    for version in reversed(constraints.releases_of(spec.torch)):
-        of_release.extend(sources.candidates_of(version))
+    versions = reversed(constraints.releases_of(spec.torch))
+    of_release = [candidate for version in versions for candidate in sources.candidates_of(version)]
     if not of_release:
         releases = list(catalog.releases())
         cuda = "X.Y" if spec.cuda == "auto" else spec.cuda
@@ -120,10 +118,8 @@ def _available_cudas(spec: Spec, of_release: Sequence[Candidate], source: Source
 
 def _violations(spec: Spec, survivors: Sequence[Candidate]) -> list[Violation]:
     """The facts against the closest build of that release, CUDA and source."""
-    against = []
-    for candidate in survivors:
-        violations = constraints.violations(candidate, spec, REMAINING_AXES)
-        against.append([violation for violation in violations if violation.rules_out])
+    of_each = (constraints.violations(candidate, spec, REMAINING_AXES) for candidate in survivors)
+    against = ([violation for violation in found if violation.rules_out] for found in of_each)
     return min(filter(None, against), key=len, default=[])
 
 

@@ -143,11 +143,8 @@ def build_table(query: Query) -> Table:
     Raises NoSuchBuild if there is none, and says which part of the query to give up.
     """
     possible = list(_possible_rows(query))
-    uncertain = [row for row in possible if row.not_known]
-    if query.unknown:
-        rows, hidden = possible, []
-    else:
-        rows, hidden = [row for row in possible if not row.not_known], uncertain
+    rows = [row for row in possible if query.unknown or not row.not_known]
+    hidden = [row for row in possible if row.not_known and not query.unknown]
     if not rows:
         raise _nothing_fits(query, hidden)
     hidden_by = Counter(part for row in hidden for part in row.not_known)

@@ -149,7 +149,10 @@ def _locked_nccl_problem(packages: Sequence[LockedPackage], resolution: Resoluti
         for package in nccl:
             requiring = [other.name for other in packages if package.name in other.needs]
             names.append(f"{package.name} (for {', '.join(requiring) or 'the request'})")
-        return f"The lock mixes NVIDIA wheel families: {', '.join(names)}."
+        return (
+            f"The lock mixes NVIDIA wheel families: {', '.join(names)}. Request only packages for "
+            f"CUDA {resolution.cuda}."
+        )
     if resolution.nccl and nccl[0].version != resolution.nccl:
         return f"The locked NCCL is {nccl[0].version}, not {resolution.nccl}."
     return None

@@ -238,10 +238,7 @@ def glibc(wheels: Sequence[LinuxWheel]) -> str | None:
 
 
 def exact_version(specifiers: SpecifierSet) -> str | None:
-    for specifier in specifiers:
-        if specifier.operator == "==":
-            return specifier.version
-    return None
+    return next((each.version for each in specifiers if each.operator == "=="), None)
 
 
 # Releases that the facts do not have

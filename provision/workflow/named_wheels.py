@@ -71,30 +71,36 @@ def fitting_wheels(
     resolution: Resolution,
     served: Sequence[str] = (),
 ) -> Spec:
-    """The request with the release of torch that its wheels go with, and with a Python and a glibc
-    for which they exist.
+    """The request with the release of torch that its wheels go with and an index has, and with a
+    Python and a glibc for which the wheels exist.
 
     resolution: what the facts alone choose. served: only these releases. What the request states
     stays, and all of it does if the wheels go with no release: then the solver says why.
     """
-    if not spec.pip:
-        return spec
-    possible: Sequence[str] = [resolution.torch]
-    if _leaves_torch_open(spec):
-        possible = served or resolver.possible_releases(spec, machine)
+    is_open = _leaves_torch_open(spec)
     folder = context.folders.envs / (spec.name or "new")
     requirements = [absolute_requirement(text, folder) for text in spec.pip]
+    releases: Sequence[str] = [resolution.torch]
+    if is_open:
+        releases = served or resolver.possible_releases(spec, machine)
+        requirements.append("torch")  # of what is requested, uv decides the first first
     request = _request(context, resolution, *requirements)
-    if request.sources and len(possible) > 1:
-        request, possible = _with_listed_wheels(spec, machine, request, possible)
+
+    def is_served(release: str) -> bool:
+        return _served(replace(spec, torch=release), machine, request) is not None
+
+    if not spec.pip and (not is_open or _is_served(resolution, request)):
+        return spec
+    possible = releases
+    if request.sources and len(releases) > 1:
+        request, possible = _with_listed_wheels(spec, machine, request, releases)
     bounds = [f"torch>={possible[-1]}", f"<={possible[0]}"]
     bounds += [f"!={release}" for release in catalog.releases() if release not in possible]
     request = replace(request, constraints=(",".join(bounds),))
     try:
         packages = uv.resolve(request)
         # The oldest for which there are wheels of all packages, if that is not the assumed one.
-        archives = [package for package in packages if package.is_archive]
-        needed = [uv.wheel_glibc(package, request) for package in archives]
+        needed = [uv.wheel_glibc(package, request) for package in packages if package.is_archive]
         glibc = max(filter(None, needed), default=None)
     except Unreachable as error:
         if len(possible) > 1:
@@ -109,25 +115,20 @@ def fitting_wheels(
     except ProvisionError:
         return spec  # a lock says what is wrong; other verbs need no wheels
     versions = {package.name: package.version for package in packages}
-    # A page's wheels may name their torch in their versions alone.
-    newest = possible[0] if request.torch else ""
-    release = versions.get("torch", newest).partition("+")[0]
-
-    def is_served(release: str) -> bool:
-        return _served(replace(spec, torch=release), machine, request) is not None
-
-    if len(possible) > 1 and release in possible and not served and not is_served(release):
-        served = [release for release in possible if is_served(release)]
-        return fitting_wheels(context, spec, machine, resolution, served) if served else spec
-    if release in possible and release != resolution.torch:
-        names = [package_name(text) for text in spec.pip]
-        named = [f"{name} {versions[name]}" for name in names if name in versions]
-        verb = "goes" if len(named) == 1 else "go"
-        context.progress.info(
-            f"torch {release}, not {resolution.torch}: {', '.join(named)} {verb} with it"
-        )
-        spec = replace(spec, torch=release)
-    if glibc is not None and spec.glibc is None and not (folder / SPEC).exists():
+    release = versions.get("torch", "").partition("+")[0]
+    if is_open and release in possible:
+        if not served and not is_served(release):
+            served = [release for release in possible if is_served(release)]
+            return fitting_wheels(context, spec, machine, resolution, served) if served else spec
+        if release != resolution.torch:
+            reason = f"no index that is configured has torch {resolution.local_version}"
+            if release != next(filter(is_served, releases), release):
+                names = map(package_name, spec.pip)
+                named = [f"{name} {versions[name]}" for name in names if name in versions]
+                reason = f"{', '.join(named)} {'goes' if len(named) == 1 else 'go'} with it"
+            context.progress.info(f"torch {release}, not {resolution.torch}: {reason}")
+            spec = replace(spec, torch=release)
+    if glibc and not spec.glibc and not (folder / SPEC).exists():
         context.progress.info(
             f"every machine needs glibc {glibc}: for {resolution.glibc} some wheels do not exist"
         )
@@ -150,10 +151,8 @@ def _locked_version(resolution: Resolution) -> str:
 
 def _served(spec: Spec, machine: HostGpus, request: uv.ResolveRequest) -> Spec | None:
     """The request for the best build that an index has."""
-    for exact, resolution in _builds(spec, machine):
-        if _is_served(resolution, request):
-            return exact
-    return None
+    builds = _builds(spec, machine)
+    return next((exact for exact, build in builds if _is_served(build, request)), None)
 
 
 def _is_served(resolution: Resolution, request: uv.ResolveRequest) -> bool:
@@ -180,10 +179,8 @@ def _with_listed_wheels(
             with suppress(uv.NoWheelFits, Unreachable):
                 uv.package_sources(replace(request, torch=build))
                 fitting.setdefault(release, build)
-    if not fitting:
-        return request, possible
-    newest = next(iter(fitting.values()))
-    return replace(request, torch=newest), list(fitting)
+    newest = next(iter(fitting.values()), None)
+    return replace(request, torch=newest), list(fitting) or possible
 
 
 def _torch_build(resolution: Resolution) -> catalog.TorchBuild:
@@ -223,19 +220,17 @@ def report_older(
         if not package.direct
     }
     request = _request(context, resolution)
-
-    def releases(text: str) -> tuple[uv.IndexRelease, ...]:
-        return uv.index_releases(package_name(text), request)
-
     wanted = locked.keys() if names is None else locked.keys() & names
     named = [
         text for text in resolution.spec.pip if "@" not in text and package_name(text) in wanted
     ]
     try:
-        listed = in_parallel(releases, named)
-        for text, found in sorted(listed, key=lambda pair: named.index(pair[0])):
+        listed = dict(
+            in_parallel(lambda text: uv.index_releases(package_name(text), request), named)
+        )
+        for text in named:
             version = locked[package_name(text)]
-            _report_older(context, resolution, Requirement(text), version, found)
+            _report_older(context, resolution, Requirement(text), version, listed[text])
     except Unreachable as error:
         context.progress.info(f"whether named packages have newer releases is not known: {error}")
 
@@ -253,16 +248,19 @@ def _report_older(
     if newest == current:
         return
     reason = f"has no wheel for Python {resolution.python} on {resolution.platforms[0]}"
-    with_wheel = uv.newest_release(listed, requirement.specifier, current, resolution.glibc)
-    if with_wheel != current:
-        newest = with_wheel
+    with_wheel = {release.version: release.glibc for release in listed if release.glibc}
+    of_wheels = [release for release in listed if release.version in with_wheel]
+    newest_wheel = uv.newest_release(of_wheels, requirement.specifier, current, None)
+    if newest_wheel != current:
+        newest = newest_wheel
         requirement.specifier = requirement.specifier & f"=={newest}"
-        reason = _obstacle(context, resolution, str(requirement))
+        reason = _obstacle(context, resolution, str(requirement), with_wheel[newest])
     sentence = f"{requirement.name} {version}; {newest} {reason}"
     uploaded = {release.version: release.uploaded for release in listed}
+    stated = [uploaded.get(current, ""), uploaded[newest]]
     days = 0
-    if uploaded.get(current) and uploaded[newest]:
-        older, newer = (date.fromisoformat(uploaded[one]) for one in (current, newest))
+    if all(stated):
+        older, newer = map(date.fromisoformat, stated)
         days = (newer - older).days
     if days < OLD_DAYS or OLD_RELEASE in resolution.spec.accept:
         context.progress.info(sentence)
@@ -273,28 +271,36 @@ def _report_older(
     )
 
 
-def _obstacle(context: Context, resolution: Resolution, newest: str) -> str:
-    """Why the newest release of a package is not in the lock. newest: a requirement of exactly it."""
-    try:
-        versions = uv.resolve_versions(_request(context, resolution, newest))
-    except (Unsolvable, Unreachable):
+def _obstacle(context: Context, resolution: Resolution, newest: str, glibc: Version) -> str:
+    """Why the newest release of a package is not in the lock. newest: a requirement of exactly it.
+    glibc: the oldest for which it has a wheel."""
+    assumed = str(max(Version(resolution.glibc), glibc))
+    request = replace(_request(context, resolution, newest), glibc=assumed)
+    for limits in ((f"torch=={resolution.torch}",), ()):
+        with suppress(Unsolvable, Unreachable):
+            versions = uv.resolve_versions(replace(request, constraints=limits))
+            break
+    else:
         return f"has requirements that nothing for Python {resolution.python} meets"
-    release = versions.get("torch", "").partition("+")[0]
-    if release in ("", resolution.torch):
+    release = versions.get("torch", resolution.torch).partition("+")[0]
+    wanted = {"glibc": assumed, "torch": release}
+    needed = {name: text for name, text in wanted.items() if text != getattr(resolution, name)}
+    if not needed:
         return "does not go with the rest of the request"
-    sentence = f"needs torch {release}"
+    sentence = f"needs {' and '.join(map(' '.join, needed.items()))}"
     try:
-        other = resolver.resolve(replace(resolution.spec, torch=release))
+        other = resolver.resolve(replace(resolution.spec, torch=release, glibc=assumed))
     except ProvisionError:
         return f"{sentence}, which has no build for this request"
-    if not _is_served(other, _request(context, resolution)):
+    if not _is_served(other, request):
         return f"{sentence}, and no index that is configured has {other.local_version}"
-    return f"{sentence} (`--torch {release}` gives it)"
+    options = " ".join(f"--{name} {version}" for name, version in needed.items())
+    return f"{sentence} (`{options}` gives it)"
 
 
 def _leaves_torch_open(spec: Spec) -> bool:
-    """Whether the wheels that a request names may decide its release of torch."""
-    return bool(spec.pip) and spec.torch not in catalog.releases()
+    """Whether a request allows several releases of torch."""
+    return spec.torch not in catalog.releases()
 
 
 def _request(context: Context, resolution: Resolution, *requirements: str) -> uv.ResolveRequest:

@@ -37,13 +37,12 @@ def place(name: str, content: bytes, folder: Path, placed: Placed) -> Path:
 def undone_on_failure(*, keep: bool = True) -> Iterator[Placed]:
     """What the block places, for `place`, is undone if the block fails, or unless keep."""
     placed: Placed = {}
+    stays = False
     try:
         yield placed
-    except BaseException:
-        keep = False
-        raise
+        stays = keep
     finally:
-        if not keep:
+        if not stays:
             undo(placed)
 
 

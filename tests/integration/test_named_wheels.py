@@ -49,6 +49,16 @@ PACKAGES: Mapping[str, Mapping[str, tuple[tuple[str, ...], str]]] = {
     "modern": {"1.0": ((), "2026-01-01")},  # for Python 3.12
     "xxhash": {"3.5.0": ((), "2026-01-01")},
     "legacy": {"1.0": (("numpy<2",), "2026-01-01")},
+    # uv reads what a package requires in this order, and would choose the newest helper first.
+    "suite": {"1.0": (("helper", "torch"), "2026-01-01")},
+    "helper": {
+        "1.0": (("torch",), "2026-01-01"),
+        "2.0": (("torch==2.13.0",), "2026-02-01"),
+    },
+    "first": {"1.0": (("second<2",), "2026-01-01")},
+    "second": {"1.0": ((), "2026-01-01"), "2.0": (("torch",), "2026-02-01")},
+    # 2.0 needs glibc 2.34.
+    "modern_glibc": {"1.0": ((), "2026-01-01"), "2.0": (("torch>=2.13",), "2026-02-01")},
 }
 OPTIONS = ("--cuda", "13.0", "--no-companions", "--no-jupyter")
 
@@ -77,6 +87,9 @@ def publish(folder: Path) -> None:
             wheel = write_wheel(page, name, version, requires)
             if name == "modern":
                 wheel = wheel.rename(page / wheel.name.replace("py3-none", "cp312-none"))
+            if (name, version) == ("modern_glibc", "2.0"):
+                tags = "py3-none-manylinux_2_34_x86_64"
+                wheel = wheel.rename(page / wheel.name.replace("py3-none-any", tags))
             files.append(_file(wheel, day))
         if name == "legacy":  # wheel variants are in no lock, and their files break nothing
             variant = write_wheel(page, name, "2.0", ())
@@ -185,6 +198,22 @@ def test_a_release_that_no_index_has_decides_nothing(lab: Home) -> None:
 
 
 @pytest.mark.conda
+@pytest.mark.parametrize("more", [(), ("--pip", "first")])
+def test_a_range_means_a_release_that_an_index_has(lab: Home, more: tuple[str, ...]) -> None:
+    versions, said = lock(lab, f"range{len(more)}", "--torch", ">=2.9", *more)
+    assert versions["torch"] == "2.14.1"
+    assert "torch 2.14.1, not 2.15.0: no index that is configured has torch 2.15.0+cu130" in said
+    again = lab.run("lock", f"range{len(more)}")
+    assert again.returncode == 0 and "already locked" in again.stdout, again.stderr
+
+
+@pytest.mark.conda
+def test_torch_is_newer_before_what_nobody_named(lab: Home) -> None:
+    versions, said = lock(lab, "suite", "--torch", ">=2.13,<2.15", "--pip", "suite")
+    assert (versions["torch"], versions["helper"]) == ("2.14.1", "1.0"), said
+
+
+@pytest.mark.conda
 def test_auto_means_a_cuda_of_which_an_index_has_the_build(lab: Home) -> None:
     """The newest CUDA of 2.14.0 is 13.2, and only PyTorch's own index has that build."""
     words = ("--torch", ">=2.13", "--gpu", "H100", *OPTIONS[2:], "--pip", "server")
@@ -278,6 +307,19 @@ def test_what_was_given_up_is_said(lab: Home) -> None:
         file.write("accept: [old-release]\n")
     accepted = lab.run("lock", "old", "--relock")
     assert accepted.returncode == 0 and "old-release" not in accepted.stderr, accepted.stderr
+
+
+@pytest.mark.conda
+def test_the_reason_for_an_older_release_is_the_true_one(lab: Home) -> None:
+    """Neither names a release of torch, though the newest would have another one."""
+    names = ("--pip", "first", "--pip", "second", "--pip", "modern-glibc")
+    _, said = lock(lab, "reasons", "--torch", "2.13.0", *names)
+    assert "second 1.0; 2.0 does not go with the rest of the request" in said
+    assert "modern-glibc 1.0; 2.0 needs glibc 2.34 (`--glibc 2.34` gives it)" in said
+    versions, _ = lock(
+        lab, "glibc", "--torch", "2.13.0", "--glibc", "2.34", "--pip", "modern-glibc"
+    )
+    assert versions["modern-glibc"] == "2.0"
 
 
 @pytest.mark.exhaustive

@@ -67,8 +67,8 @@ def index_releases(name: str, request: ResolveRequest) -> tuple[IndexRelease, ..
             for page in () if found else (*pages, *links):
                 for release in _page_releases(page_files(client, page), name, request, tags):
                     other = found.get(release.version, release)
-                    versions = [one.glibc for one in (release, other) if one.glibc is not None]
-                    found[release.version] = replace(other, glibc=min(versions, default=None))
+                    glibcs = filter(None, (release.glibc, other.glibc))
+                    found[release.version] = replace(other, glibc=min(glibcs, default=None))
     return tuple(found[version] for version in sorted(found, reverse=True))
 
 

@@ -16,7 +16,7 @@ from provision.adapters.installed_files import normal_path, recorded_paths
 from provision.adapters.uv.configuration import IndexSettings
 from provision.adapters.uv.indexes import index_settings
 from provision.adapters.uv.resolve_request import UV_GLIBC, python_platform
-from provision.adapters.uv.uv_process import run_uv, uv_executable
+from provision.adapters.uv.uv_process import CHOOSE_ANOTHER, run_uv, uv_executable
 from provision.core.errors import Unreachable, Unsolvable
 from provision.core.mirrors import NO_MIRRORS, Mirrors, path_from_url
 from provision.core.platforms import Platform
@@ -102,7 +102,7 @@ def _install(
     except Unsolvable as error:
         raise Unreachable(
             f"A locked package is gone from the index: {error.message.partition(': ')[2]}",
-            advice="Run `provision lock --relock` to choose versions that are still served.",
+            advice=CHOOSE_ANOTHER,
             details=error.details,
         ) from error
 

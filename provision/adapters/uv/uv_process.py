@@ -123,7 +123,11 @@ _NOT_A_WHEEL = (
     "A download is not the wheel that the lock names, or any wheel: {sentence}.",
     "A mirror may be damaged, or a login page may answer in its place; nothing was changed.",
 )
-_RELOCK = "Run `provision lock --relock` to choose versions that are still served."
+# `--relock` may choose the same file again: uv keeps what an index listed, and an index may list it still.
+CHOOSE_ANOTHER = (
+    "`provision add NAME 'PACKAGE!=VERSION'` locks another version. Where spec.yml names the address, "
+    "change it there."
+)
 # By the texts of uv 0.13; the first that fits counts.
 _FAILURES = (
     _Failure(
@@ -133,11 +137,23 @@ _FAILURES = (
         "Restore the lock or run `provision lock --relock`.",
     ),
     _Failure(
+        r"Failed to download (?:and build )?`(.+ @ .+)`[\s\S]*error \((404|410)",
+        Unreachable,
+        "`{0}` does not exist: the server answers {1}.",
+        "Name another address, or the package by its name alone.",
+    ),
+    _Failure(
+        r"Distribution not found at: (\S+)",
+        InvalidSpec,
+        "There is nothing at {0}.",
+        "Name a wheel, an archive or a folder that exists, or the package by its name alone.",
+    ),
+    _Failure(
         r"HTTP status client error \((?:404|410)[^)]*\)|404 Not Found|410 Gone"
         "|failed to query metadata of file",
         Unreachable,
         "A package is gone from the index: {sentence}.",
-        _RELOCK,
+        CHOOSE_ANOTHER,
     ),
     _Failure(
         "invalid package format",

@@ -30,7 +30,8 @@ from provision.lockfile.diagnose.unsat_core import (
 BUDGET_S = 10.0
 MAX_SHOWN = 6
 MAX_LINES = 16
-NEWEST = "9999"  # of a virtual package: newer than any package requires
+# Newer than any package requires. Those that require a glibc exclude glibc 3.
+NEWEST = {"__cuda": "9999", "__glibc": "2.9999"}
 # The solver draws a tree (py-rattler 0.28).
 SOLVER_PREFIX = "Cannot solve the request because of: "
 TREE = re.compile(r"[│├└─]")
@@ -64,10 +65,10 @@ def _missing(
     reasons: PinReasons,
 ) -> tuple[str, str]:
     """A sentence about requirements that no record matches, and advice."""
-    sentences = []
-    for spec in missing:
-        close = _close_records(spec, records, request)
-        sentences.append(f"no record matches {reasons.describe([spec])}: {close}")
+    sentences = [
+        f"no record matches {reasons.describe([spec])}: {_close_records(spec, records, request)}"
+        for spec in missing
+    ]
     advice = "Name a channel that has it with --channel, or request what is available. "
     options = dict.fromkeys(option for spec in missing if (option := reasons.option(spec)))
     if options:
@@ -131,7 +132,7 @@ def _conflict(
     advice = solutions(core, reasons, solves, python, pythons)
     machine = dict(request.virtual_packages)
     lacking = sorted(set(UNMET_BY_MACHINE.findall("\n".join(explanation))))
-    newest = tuple({**machine, **dict.fromkeys(lacking, NEWEST)}.items())
+    newest = tuple({**machine, **NEWEST}.items())
     if lacking and is_solvable(replace(part(core), virtual_packages=newest)):
         assumed = ", ".join(f"{name} {machine.get(name, 'none')}" for name in lacking)
         advice += (

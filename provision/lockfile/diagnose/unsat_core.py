@@ -27,11 +27,12 @@ WITH = " with "  # between options that help together
 MAX_PYTHONS = 4  # that a diagnosis tries
 DETAILS_ADVICE = "-v shows the solver's own output."
 # Packages that are added by default, and the option that leaves each out.
-DEFAULT_PACKAGES: dict[str, str] = {}
-for _key in DEFAULT_PACKAGE_KEYS:
-    for _package in _key.installs:
-        DEFAULT_PACKAGES[_package] = _key.negative_option
-        DEFAULT_PACKAGES[f"python-{_package}"] = _key.negative_option  # perhaps conda's name
+DEFAULT_PACKAGES = {
+    name: key.negative_option
+    for key in DEFAULT_PACKAGE_KEYS
+    for package in key.installs
+    for name in (package, f"python-{package}")  # perhaps conda's name
+}
 
 
 # A diagnosis whose servers are silent uses no CPU time.

@@ -255,11 +255,9 @@ class FactsCheck:
 def check(context: Context, file: Path | None, signers: Path | None) -> list[FactsCheck]:
     """Check a file of facts before it is published, or those in use and the lab's."""
     shipped, user_file, lab = catalog.DATA / FACTS, context.folders.facts, documents.lab_file()
-    paths: list[Path | None] = [file]
-    if file is None:
-        paths = [shipped, user_file if user_file.exists() else None, lab]
+    in_use = (shipped, user_file if user_file.exists() else None, lab)
     checks = []
-    for path in filter(None, paths):
+    for path in filter(None, in_use if file is None else (file,)):
         verdict: Verdict = "pass"
         try:
             if path == lab and file is None:

@@ -54,6 +54,16 @@ REQUEST = uv.ResolveRequest(requirements=(), python="3.11", glibc="2.28")
         ("disk-full", NoSpace, "`/home/user/small/.tmpknqKs1/nvidia/"),
         ("gone", Unreachable, "A package is gone from the index: Failed to download `comm==0.2.3`"),
         (
+            "gone-address",
+            Unreachable,
+            "/foo-9.0.tar.gz` does not exist: the server answers 404. Name",
+        ),
+        (
+            "no-file",
+            InvalidSpec,
+            "There is nothing at file:///nowhere/foo-1.0-py3-none-any.whl. Name",
+        ),
+        (
             "unreachable",
             Unreachable,
             "The package index did not answer: Failed to fetch: https://index.invalid/simple/torch/",
@@ -78,6 +88,13 @@ def test_uv_failures_become_our_errors(case: str, kind: type[ProvisionError], me
     assert type(error) is kind
     assert message in str(error)
     assert "Using Python" not in str(error)
+
+
+def test_a_file_that_is_gone_is_not_chosen_again() -> None:
+    """`--relock` may choose it again: uv keeps what an index listed."""
+    failed = ToolFailed(["uv", "pip"], 1, (CAPTURED / "gone.txt").read_text())
+    advice = uv.translate_failure(failed).advice
+    assert "`provision add NAME 'PACKAGE!=VERSION'`" in advice and "relock" not in advice
 
 
 def test_an_unknown_failure_stays_a_tool_failure() -> None:

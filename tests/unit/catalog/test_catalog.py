@@ -264,6 +264,8 @@ def test_unknown_releases(expression: str) -> None:
         ("NVIDIA GeForce RTX 5090 D v2", "sm_120"),
         ("NVIDIA Thor", "sm_110"),
         ("Orin (nvgpu)", "sm_87"),
+        ("Orin NX", "sm_87"),
+        ("Jetson AGX Orin Developer Kit", "sm_87"),
         ("4090", "sm_89"),
         ("4090d", "sm_89"),
         ("a6000", "sm_86"),
@@ -321,7 +323,17 @@ def test_a_short_name_means_one_product_or_none() -> None:
 
 
 def test_gpus_on_a_module_with_an_arm_cpu_have_one_platform() -> None:
-    for name in ("GH200", "NVIDIA GH200 144G HBM3e", "GB200", "GB300", "GB10"):
+    modules = [name for name in catalog.gpus() if "Jetson" in name]
+    for name in (
+        "GH200",
+        "NVIDIA GH200 144G HBM3e",
+        "GB200",
+        "GB300",
+        "GB10",
+        "Orin",
+        "Thor",
+        *modules,
+    ):
         assert catalog.find_gpu(name).platform == "linux-aarch64"
         assert catalog.find_gpu(name).platform_source
     assert catalog.find_gpu("H200").platform is catalog.find_gpu("B300").platform is None

@@ -36,7 +36,7 @@ LINUX_64 = [
     record("numpy", "2.4.0", depends=["python >=3.11"]),
     record("pytorch", "2.3.1", "py311_cuda121", depends=["python 3.11.*", "libtorch 2.3.1"]),
     record("libtorch", "2.3.1", depends=["__cuda >=12"]),
-    record("old-glibc", "1", depends=["__glibc >=2.34"]),
+    record("old-glibc", "1", depends=["__glibc >=2.34,<3.0.a0"]),  # as conda-forge says it
     record("on-new-glibc", "1", depends=["__glibc >=2.17", "cudnn >=9", "cusparselt"]),
     record("cudnn", "8.0", depends=["__glibc >=2.17"]),
     record("cudnn", "9.1", depends=["__glibc >=2.31"]),
@@ -213,7 +213,7 @@ def test_transitive_conflict(lab: conda.Solver) -> None:
             "__cuda >=12",
             "than virtual-packages.yml assumes for linux-64 (__cuda 11.4) solves it: --cuda and --glibc",
         ),
-        ("old-glibc", {}, "__glibc >=2.34", "(__glibc 2.28) solves it"),
+        ("old-glibc", {}, "__glibc >=2.34,<3.0.a0", "(__glibc 2.28) solves it"),
         # A dependency needs it: the package's own bound, 2.17, is met.
         ("on-new-glibc", {}, "__glibc >=2.31", "(__glibc 2.28) solves it"),
     ],

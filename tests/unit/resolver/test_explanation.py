@@ -176,8 +176,11 @@ def test_warnings_come_on_standard_error() -> None:
     assert "warning:" not in result.stdout
 
 
-def test_resolved_auto_is_written_to_the_spec(tmp_path: Path) -> None:
-    """The next machine, which is another one, gets the same."""
+def test_resolved_auto_is_written_to_the_spec(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next machine, which is another one, gets the same. No index answers: the facts choose."""
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9")
     gpu_machine(tmp_path, "550.54.15, 8.0, NVIDIA A100-SXM4-40GB")
     assert (
         invoke(
