@@ -63,7 +63,7 @@ def mirror(
     locked = [locks.read_file(lock_file(context, target)).entries for target in targets]
     packages = unique_files(chain.from_iterable(locked))
     name = f"+mirror-{hashlib.sha256(str(folder.absolute()).encode()).hexdigest()[:16]}"
-    work = environment_lock(context.folders, name, context.progress, wait=context.wait)
+    work = environment_lock(context.folders, name, context.progress)
     with nullcontext() if dry_run else work:
         missing = _missing(folder, packages)
         if not dry_run:

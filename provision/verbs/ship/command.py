@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from provision.cli.cluster_options import cluster_options, selection_of
-from provision.cli.options import dry_run_option, no_wait_option
+from provision.cli.options import dry_run_option
 from provision.cli.set_option import set_option, setting
 from provision.cli.verb import context_of, verb
 from provision.core.dataclass import frozen
@@ -119,7 +119,6 @@ key_option = click.option(
 )
 @older_option
 @dry_run_option
-@no_wait_option
 @verb
 def ship(console: Console, name: str, envs: Path | None, **options: Any) -> int:
     """Send a packed environment to nodes, verify it, and activate it.
@@ -137,7 +136,7 @@ def ship(console: Console, name: str, envs: Path | None, **options: Any) -> int:
     """
     from provision.workflow.ship import ship as command
 
-    context = context_of(console, envs, options)
+    context = context_of(console, envs)
     return _print(console, command.ship(context, _request(name, envs, options)))
 
 
@@ -151,7 +150,6 @@ def ship(console: Console, name: str, envs: Path | None, **options: Any) -> int:
 @key_option
 @older_option
 @dry_run_option
-@no_wait_option
 @verb
 def activate(console: Console, name: str, envs: Path | None, **options: Any) -> int:
     """Activate an environment that nodes already have.
@@ -172,7 +170,6 @@ def activate(console: Console, name: str, envs: Path | None, **options: Any) -> 
 @set_option(SwitchSettings)
 @key_option
 @dry_run_option
-@no_wait_option
 @verb
 def rollback(console: Console, name: str, envs: Path | None, **options: Any) -> int:
     """Go back to the environment that was active on nodes before.
@@ -189,7 +186,7 @@ def _switch(
     from provision.workflow.ship import ship as command
 
     request = _request(name, envs, options)
-    context = context_of(console, envs, options)
+    context = context_of(console, envs)
     return _print(console, command.switch(context, verb, request, options["key"]))
 
 

@@ -130,7 +130,7 @@ def _locked_run(context: Context, request: ShipRequest) -> Iterator[dict[str, st
         path = read_lab(lab).allowed_signers
         signers = path.read_text(encoding="utf-8", errors="replace") if path else ""
     lock = f"{request.name}.ship"
-    with environment_lock(context.folders, lock, context.progress, wait=context.wait):
+    with environment_lock(context.folders, lock, context.progress):
         try:
             yield {**run_identity(context), "signers": signers}
         except KeyboardInterrupt:
