@@ -24,7 +24,7 @@ from provision.core.atomic import atomic_write
 from provision.core.errors import InvalidSpec, ToolMissing, Unreachable, Unsolvable
 from provision.core.mirrors import path_from_url
 from provision.core.package_names import package_name
-from provision.core.platforms import host_platform
+from provision.core.platforms import Platform, host_platform
 from provision.core.tempdirs import temporary_directory
 from provision.core.toml_text import parse_toml
 from provision.core.types import LockedPackage, Meter
@@ -35,7 +35,6 @@ from provision.workflow.context import Context
 from provision.workflow.wheel_folder import WHEELS, place, undone_on_failure
 
 if TYPE_CHECKING:
-    from provision.core.platforms import Platform
     from provision.workflow.plan import Plan
 
 # What a build says that needs the packages of the environment.

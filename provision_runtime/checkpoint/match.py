@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from ..dataclass import frozen
 from . import wrappers
 from .errors import CheckpointError
-from .items import Names
+from .items import Item, Names, Shape
 from .memory import dtype_of, has_memory, narrow
-from .nested import hidden_state
+from .nested import Expansion, hidden_state
 from .plan import local_boxes
 
 if TYPE_CHECKING:
@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from .items import Item, Shape
     from .manifest import Manifest, Record
-    from .nested import Expansion
 
 
 @frozen

@@ -14,13 +14,12 @@ from . import catalog, layout, manifest
 from .errors import DamagedFile
 from .hashes import checker
 from .items import Names
-from .storage import READ_BYTES, FileKey
+from .storage import READ_BYTES, FileKey, Step, Storage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .manifest import FileEntry, Manifest
-    from .storage import Step, Storage
 
 WORKERS = 3
 # Whether a file of the disk, by its key, has this size and this hash.

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import TYPE_CHECKING, Dict, List, NamedTuple, TypedDict, cast
+from collections.abc import Iterator
+from typing import Dict, List, NamedTuple, TypedDict, cast
 
 from ..report.codec import packaged_json
 from ..report.findings import Finding
 from .gpus import recovery_finding
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # "NVRM: Xid (PCI:0000:1b:00): 79, pid=1234, ...", once without PCI; in MIG mode the instance follows.
 _NUMBERED = re.compile(

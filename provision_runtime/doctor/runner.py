@@ -18,13 +18,12 @@ from ..dataclass import frozen
 from ..report import diagnosis
 from ..report.diagnosis import Diagnosis
 from ..report.findings import CATALOG
-from .probe import ProbeResult, observation, observe
+from .probe import Probe, ProbeResult, observation, observe
 
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
 
     from .machine import Machine
-    from .probe import Probe
 
 READ_BYTES = 1 << 16
 # After its deadline, a probe that was waiting to write may go on.

@@ -13,13 +13,11 @@ from ..comm.rank_names import name_ranks
 from ..dataclass import frozen
 from ..report.findings import CATALOG
 from . import source
-from .model import Frame
+from .model import Frame, RankState
 from .stacks import frame_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from .model import RankState
 
     States = Sequence[RankState]
 

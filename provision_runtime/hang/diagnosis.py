@@ -7,8 +7,8 @@ What a rank's state alone says is here; what the lines of the user's code say is
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import field, replace
-from typing import TYPE_CHECKING
 
 from ..comm.rank_names import name_ranks
 from ..dataclass import frozen
@@ -28,14 +28,12 @@ from .model import (
     RUNNING,
     STOPPED,
     WAITING,
+    Collective,
+    RankState,
+    Snapshot,
 )
 from .model import UNKNOWN as UNKNOWN
 from .state import GRADIENTS, TRANSFERS
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from .model import Collective, RankState, Snapshot
 
 # With UNKNOWN, the verdicts.
 HANG, FAILURE, NO_HANG = "hang", "failure", "no-hang"

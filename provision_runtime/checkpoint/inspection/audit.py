@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Callable, ContextManager
 from ...dataclass import frozen
 from .. import catalog, copies, verification
 from ..errors import CheckpointError
-from ..verification import Damage
+from ..verification import Damage, Known
 
 if TYPE_CHECKING:
     from ..storage import Step, Storage
-    from ..verification import Known
 
 ALL = "all"
 WHOLE, DAMAGED, UNKNOWN = "whole", "damaged", "unknown"
