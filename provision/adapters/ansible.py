@@ -66,7 +66,6 @@ def hosts_of_group(document: Mapping[str, Any], group: str, source: Path) -> lis
 
 
 def host_names(document: Mapping[str, Any]) -> set[str]:
-    """All hosts of an inventory."""
     groups = [group for name, group in document.items() if name != META]
     return {host for group in groups for host in group.get("hosts", ())}
 

@@ -186,6 +186,8 @@ class _Command:
         if is_late:
             self._child.kill()
         status = self._child.wait()
+        if status < 0:  # by a signal: the number that shells have for it
+            status = 128 - status
         for file in (self._child.stdin, *self._printed):
             if file and not file.closed:
                 self._close(file)
@@ -195,7 +197,7 @@ class _Command:
         )
         return NodeOutput(
             node=self.node,
-            status=None if is_late else 128 - status if status < 0 else status,
+            status=None if is_late else status,
             stdout=stdout,
             stderr=stderr.decode(errors="replace"),
             started=self.started,

@@ -26,8 +26,6 @@ NOTICE = "provision_runtime.facts.freshness"
 
 
 class KernelOwner(TypedDict):
-    """The environment of a kernel."""
-
     name: str
     lock_sha256: str
 

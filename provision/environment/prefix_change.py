@@ -20,7 +20,6 @@ from packaging.utils import canonicalize_name
 from provision.adapters import uv
 from provision.adapters.installed_files import (
     INSTALL_RECORD,
-    byte_code_source,
     conda_records,
     path_rows,
 )
@@ -34,6 +33,7 @@ from provision.environment import bytecode, drift, install_record, runtime_packa
 from provision.environment.install_record import InstallRecord
 from provision.environment.marker import MARKER
 from provision_runtime.facts import freshness
+from provision_runtime.facts.digests import byte_code_source
 
 # In the backup: what changes places, in order.
 RENAMES = "renames.json"

@@ -67,8 +67,6 @@ class LockMetadata(TypedDict, total=False):
 
 
 class LockDocument(TypedDict):
-    """The file."""
-
     version: int
     metadata: LockMetadata
     package: list[LockRow]

@@ -36,29 +36,33 @@ class LockDiff:
         return not self.differences
 
 
-def diff_locks(before: LockFile, after: LockFile) -> LockDiff:
+def diff_locks(old_lock: LockFile, new_lock: LockFile) -> LockDiff:
     """All differences, by platform, manager and package."""
     old, new = (
         {(entry.platform, entry.manager, entry.name): entry for entry in lock.entries}
-        for lock in (before, after)
+        for lock in (old_lock, new_lock)
     )
     keys = sorted(old.keys() | new.keys())
     differences = []
     for key in keys:
-        texts = [_described(lock.get(key)) for lock in (old, new)]
-        if texts[0] == texts[1]:  # perhaps another file of the same build
-            texts = [f"{lock[key].url} {lock[key].sha256[:8]}".strip() for lock in (old, new)]
-        if texts[0] != texts[1]:
+        before, after = _described(old.get(key)), _described(new.get(key))
+        if before == after:  # perhaps another file of the same build
+            before, after = (f"{lock[key].url} {lock[key].sha256[:8]}" for lock in (old, new))
+        if before != after:
             platform, manager, package = key
-            change: Change = "changed" if all(texts) else "removed" if texts[0] else "added"
+            change: Change = "changed"
+            if not before:
+                change = "added"
+            elif not after:
+                change = "removed"
             differences.append(
                 PackageDifference(
                     platform=platform,
                     manager=manager,
                     package=package,
                     change=change,
-                    before=texts[0],
-                    after=texts[1],
+                    before=before.strip(),
+                    after=after.strip(),
                 )
             )
     return LockDiff(differences=tuple(differences), packages=len(keys))

@@ -68,7 +68,6 @@ def statements(toml: TomlFile, selection: Selection) -> Iterator[Statement]:
 
 
 def _table(toml: TomlFile, keys: Keys, chosen: set[str]) -> Iterator[Statement]:
-    """A table of dependencies."""
     from poetry.core.constraints.version import parse_constraint
 
     for name, value in toml.table(*keys).items():

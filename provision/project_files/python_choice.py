@@ -61,7 +61,6 @@ def _stated(request: Request) -> list[tuple[Statement, str]]:
 
 
 def _allowed_pythons(request: Request) -> list[str]:
-    """The Pythons that all statements allow."""
     choice = request.choices.python
     known = sorted(
         {python for release in catalog.releases().values() for python in release.python},

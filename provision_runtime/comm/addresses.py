@@ -49,7 +49,6 @@ def is_loopback(address: str) -> bool:
 
 
 def interface_with(address: str) -> str | None:
-    """The interface that has an address; None if no interface has it."""
     if ":" not in address:
         for interface in interfaces():
             if address_of(interface) == address:

@@ -111,7 +111,6 @@ class BatchScript:
         return {**self.options, **self.own_options(step)}
 
     def fault(self, id: str, message: str, line: ScriptLine, command: str = "") -> ObservedFinding:
-        """A finding about a line."""
         seen = textwrap.shorten(line.text, 160, placeholder="...")
         return observation(id, message, f"{self.name}:{line.number}", seen, command)
 
@@ -391,7 +390,9 @@ def _processes(script: BatchScript) -> Findings:
         options = script.options_of(line)
         listed = options.get("--gpus-per-node", options.get("--gres", ""))
         count = re.search(r"(?:^|:)(\d+)(?:$|[,(])", listed)
-        gpus = str(visible[1].count(",") + 1) if visible else count[1] if count else ""
+        gpus = count[1] if count else ""
+        if visible:
+            gpus = str(visible[1].count(",") + 1)
         tasks = _tasks_per_node(options) if line in script.steps else 1
         # Not a number: one process for each GPU, or for each task.
         is_more = tasks > 1

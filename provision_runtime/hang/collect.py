@@ -140,7 +140,7 @@ def _look(
         return None
     except stacks.StacksUnreadable as error:
         reason = str(error)
-    waits = [wait for number in (pid, *others) if (wait := processes.file_wait(number))]
+    waits = list(filter(None, map(processes.file_wait, (pid, *others))))
     return Look(pid, activity, threads, reason, waits)
 
 

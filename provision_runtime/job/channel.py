@@ -122,7 +122,6 @@ class Channel:
         self.send_to_all(Message(stop=number))
 
     def close(self) -> None:
-        """Close all connections."""
         self.selector.close()
         for connection in self.connections:
             connection.close()

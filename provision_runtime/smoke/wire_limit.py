@@ -117,9 +117,11 @@ def _within_host(host: HostWires) -> Wire:
     peer_access = facts.get("peer_access", True)
     gb_s = _nvlink_gb_s(host)
     if not gb_s:
+        kind = "pcie" if peer_access else "host"
         # A hypervisor may hide that GPUs reach one another, and then nothing is broken.
-        is_virtual = host.wires.get("virtual", False)
-        return _pcie_limit(host, "virtual" if is_virtual else "pcie" if peer_access else "host")
+        if host.wires.get("virtual", False):
+            kind = "virtual"
+        return _pcie_limit(host, kind)
     name, kind = f"the NVLinks of {host.host}", "nvlink"
     if facts.get("bridge") or not peer_access:
         kind = "bridge"

@@ -106,7 +106,6 @@ def index_urls(build_path: str | None, mirrors: Mirrors) -> list[str]:
 
 
 def project_url(index: str, name: str) -> str:
-    """The page of a project in an index."""
     return f"{index.rstrip('/')}/{canonicalize_name(name)}/"
 
 

@@ -69,7 +69,7 @@ def _missing(
         close = _close_records(spec, records, request)
         sentences.append(f"no record matches {reasons.describe([spec])}: {close}")
     advice = "Name a channel that has it with --channel, or request what is available. "
-    options = dict.fromkeys(option for spec in missing if (option := reasons.option(spec)))
+    options = dict.fromkeys(filter(None, map(reasons.option, missing)))
     if options:
         advice += f"Or use {' and '.join(options)}. "
     return f"{'; '.join(sentences)}.", advice

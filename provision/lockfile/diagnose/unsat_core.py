@@ -161,9 +161,9 @@ def solutions(
     for other in nearest_pythons(python, pythons) if python else ():
         if not enough and solves(f"--python {other}"):
             enough.append(f"--python {other}")
-    at_fault = dict.fromkeys(option for text in core if (option := reasons.option(text)))
+    at_fault = dict.fromkeys(filter(None, map(reasons.option, core)))
     alone = [option for option in at_fault if solves(option)]
-    added = dict.fromkeys(option for text in reasons.reasons if (option := reasons.option(text)))
+    added = dict.fromkeys(filter(None, map(reasons.option, reasons.reasons)))
     if at_fault and not alone and solves(WITH.join(added)):
         needed = minimal([*added], lambda options: not solves(WITH.join(options)))
         alone = [WITH.join(needed)]

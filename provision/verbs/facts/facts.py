@@ -52,7 +52,6 @@ class FactsSummary:
 
 
 def show(context: Context) -> FactsSummary:
-    """The facts in use."""
     edition = catalog.edition()
     releases = [version for version in catalog.releases() if ".dev" not in version]
     return FactsSummary(
@@ -245,8 +244,6 @@ def _from_index(context: Context, notes: list[str]) -> str:
 
 @frozen
 class FactsCheck:
-    """One file that was checked."""
-
     subject: str
     verdict: Verdict
     message: str

@@ -56,8 +56,6 @@ class SwitchSettings:
 
 @frozen
 class ShipSettings(SwitchSettings):
-    """Of ShipRequest."""
-
     tree: int = setting(
         click.IntRange(0),
         "How many nodes fetch the image from one node at the same time. 0: each node gets its copy "

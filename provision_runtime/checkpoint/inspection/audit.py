@@ -101,6 +101,8 @@ def _check(
         content, damages = verification.check_folder(storage, folder, progress, known)
     except (CheckpointError, OSError) as error:
         problem = str(error)
-    verdict = UNKNOWN if problem else DAMAGED if damages else WHOLE
+    verdict = DAMAGED if damages else WHOLE
+    if problem:
+        verdict = UNKNOWN
     files, size = (len(content.files), content.bytes) if content else (0, 0)
     return CheckpointVerdict(step, folder, verdict, problem, files, size, tuple(damages))

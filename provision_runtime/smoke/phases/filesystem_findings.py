@@ -91,7 +91,6 @@ def judge(target: str, observations: Observations) -> Outcome:
 
 
 def finding_id(number: int | None) -> str:
-    """The finding for an errno."""
     for id, numbers in ERRORS.items():
         if number in numbers:
             return id
