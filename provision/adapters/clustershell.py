@@ -116,17 +116,17 @@ def run(
                 if now >= next_check:
                     next_check = now + CHECK_S
                     limit_s = time_limit_s(timeout_s, straggler_factor, durations)
-                    ended |= {one for one in running if one.started < now - limit_s}
-                for one in ended:
-                    running.discard(one)
-                    output = outputs[one.node] = one.end()
+                    ended |= {child for child in running if child.started < now - limit_s}
+                for child in ended:
+                    running.discard(child)
+                    output = outputs[child.node] = child.end()
                     if output.status is not None:
                         durations.append(output.ended - output.started)
                     if on_output is not None:
                         on_output(output)
         finally:
-            for one in running:
-                one.end()
+            for child in running:
+                child.end()
     return [outputs[node] for node in commands]
 
 

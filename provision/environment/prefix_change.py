@@ -183,15 +183,15 @@ def undo(path: Path) -> bool:
 def _own_files(prefix: Prefix, leaving: Collection[str]) -> set[str] | None:
     """The files of wheels that leave, from the prefix on. None if packages that stay have any of
     them."""
-    own: set[str] = set()
-    others: set[str] = set()
+    removed: set[str] = set()
+    shared: set[str] = set()
     for dist_info, paths in uv.recorded_wheels(prefix.path).items():
         is_leaving = canonicalize_name(dist_info.split("-")[0]) in leaving
-        (own if is_leaving else others).update(paths)
-    if not own.isdisjoint(others):
+        (removed if is_leaving else shared).update(paths)
+    if not removed.isdisjoint(shared):
         return None
     inside = runtime_package.site_packages(prefix.path).relative_to(prefix.path)
-    files = {posixpath.normpath(posixpath.join(inside, path)) for path in own}
+    files = {posixpath.normpath(posixpath.join(inside, path)) for path in removed}
     for record in conda_records(prefix.path).values():
         if not files.isdisjoint(row["_path"] for row in path_rows(record)):
             return None

@@ -75,10 +75,10 @@ def _described(entry: LockedPackage | None) -> str:
 def describe_diff(diff: LockDiff) -> list[str]:
     """A line for each package, then the number of changes."""
     lines = []
-    for one in diff.differences:
-        versions = " -> ".join(filter(None, (one.before, one.after)))
-        lines.append(f"{one.change:7}  {one.package} {versions} ({one.platform}, {one.manager})")
-    counts = Counter(one.change for one in diff.differences)
+    for row in diff.differences:
+        versions = " -> ".join(filter(None, (row.before, row.after)))
+        lines.append(f"{row.change:7}  {row.package} {versions} ({row.platform}, {row.manager})")
+    counts = Counter(row.change for row in diff.differences)
     if not counts:
         return ["no package differs"]
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))

@@ -227,15 +227,15 @@ def report_older(
     def releases(text: str) -> tuple[uv.IndexRelease, ...]:
         return uv.index_releases(package_name(text), request)
 
-    wanted = locked.keys() if names is None else locked.keys() & names
+    reported = locked.keys() if names is None else locked.keys() & names
     named = [
-        text for text in resolution.spec.pip if "@" not in text and package_name(text) in wanted
+        text for text in resolution.spec.pip if "@" not in text and package_name(text) in reported
     ]
     try:
         listed = in_parallel(releases, named)
-        for text, found in sorted(listed, key=lambda pair: named.index(pair[0])):
+        for text, release in sorted(listed, key=lambda pair: named.index(pair[0])):
             version = locked[package_name(text)]
-            _report_older(context, resolution, Requirement(text), version, found)
+            _report_older(context, resolution, Requirement(text), version, release)
     except Unreachable as error:
         context.progress.info(f"whether named packages have newer releases is not known: {error}")
 
@@ -262,7 +262,7 @@ def _report_older(
     uploaded = {release.version: release.uploaded for release in listed}
     days = 0
     if uploaded.get(current) and uploaded[newest]:
-        older, newer = (date.fromisoformat(uploaded[one]) for one in (current, newest))
+        older, newer = (date.fromisoformat(uploaded[release]) for release in (current, newest))
         days = (newer - older).days
     if days < OLD_DAYS or OLD_RELEASE in resolution.spec.accept:
         context.progress.info(sentence)

@@ -153,10 +153,10 @@ def _classified(line: str) -> Iterator[tuple[_Key, bool]]:
 
 
 def _event(key: _Key) -> KernelEvent:
-    known = catalog()
+    events = catalog()
     if not key.number:
-        return next(rule for rule in known["kernel"] if rule["pattern"] == key.kind)
-    return known["sxids" if key.kind == "SXid" else "xids"].get(key.number, _UNKNOWN)
+        return next(rule for rule in events["kernel"] if rule["pattern"] == key.kind)
+    return events["sxids" if key.kind == "SXid" else "xids"].get(key.number, _UNKNOWN)
 
 
 def _finding(key: _Key, count: int, line: str) -> Finding | None:

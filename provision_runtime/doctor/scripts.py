@@ -385,7 +385,7 @@ def _processes(script: BatchScript) -> Findings:
     visible = re.search(r"CUDA_VISIBLE_DEVICES=['\"]?([\d,]+)", script.text)
     for line in script.lines:
         pattern = r"--(?:nproc[-_]per[-_]node|num_gpus)[= ]['\"]?(\$?\{?\w+)"
-        if (each := re.search(pattern, script.expanded(line.text))) is None:
+        if (per_node := re.search(pattern, script.expanded(line.text))) is None:
             continue
         options = script.options_of(line)
         listed = options.get("--gpus-per-node", options.get("--gres", ""))
@@ -396,11 +396,11 @@ def _processes(script: BatchScript) -> Findings:
         tasks = _tasks_per_node(options) if line in script.steps else 1
         # Not a number: one process for each GPU, or for each task.
         is_more = tasks > 1
-        if each[1].isdigit():
-            is_more = bool(gpus) and int(each[1]) * tasks > int(gpus)
+        if per_node[1].isdigit():
+            is_more = bool(gpus) and int(per_node[1]) * tasks > int(gpus)
         if is_more:
             yield script.fault(
                 "processes-many",
-                f"{tasks} x {each[1]} processes for {gpus or 'the'} GPUs on a node",
+                f"{tasks} x {per_node[1]} processes for {gpus or 'the'} GPUs on a node",
                 line,
             )

@@ -231,9 +231,13 @@ def parameter_difference(state: RankState, ranks: States) -> str:
     """Which parameters of a rank differ from another's, by name and shape where both are known."""
     shapes = state.error.parameters if state.error else {}
     for other in ranks:
-        theirs = other.error.parameters if other.error else {}
-        names = [name for name in {**shapes, **theirs} if shapes.get(name) != theirs.get(name)]
-        if shapes and theirs and names:
-            text = ", ".join(f"{n} {shapes.get(n)}, not {theirs.get(n)}" for n in names[:4])
+        other_shapes = other.error.parameters if other.error else {}
+        names = [
+            name
+            for name in {**shapes, **other_shapes}
+            if shapes.get(name) != other_shapes.get(name)
+        ]
+        if shapes and other_shapes and names:
+            text = ", ".join(f"{n} {shapes.get(n)}, not {other_shapes.get(n)}" for n in names[:4])
             return f"{text} as on rank {other.rank}"
     return state.error.message[:300] if state.error else "parameters of ranks differ"

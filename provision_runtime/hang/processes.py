@@ -133,10 +133,10 @@ def descendants(pid: int, ranks: set[int], parents: dict[int, int]) -> list[int]
     return below
 
 
-def activity(pid: int, others: list[int]) -> Activity:
-    """Raises OSError if the process is gone. others: what it has started."""
+def activity(pid: int, children: list[int]) -> Activity:
+    """Raises OSError if the process is gone. children: what it has started."""
     cpu_s, count = 0.0, 0
-    for number in (pid, *others):
+    for number in (pid, *children):
         try:
             fields = _stat(number)
             cpu_s += (int(fields[11]) + int(fields[12])) / TICKS

@@ -142,9 +142,9 @@ def _add(
     # One that has not loaded torch yet has not ended.
     pids = {child.pid for child in group}
     parents = processes.parents_of_all()
-    others = [pid for pid in parents if parents[pid] == parent and pid not in pids]
+    siblings = [pid for pid in parents if parents[pid] == parent and pid not in pids]
     is_joining &= not any(
-        "--multiprocessing-fork" in processes.entries(o, "cmdline") for o in others
+        "--multiprocessing-fork" in processes.entries(o, "cmdline") for o in siblings
     )
     for number in set(range(count)) - numbers.keys():
         if is_joining:

@@ -83,8 +83,8 @@ class Watcher(threading.Thread):
         activities = {}
         for pid in pids:
             try:
-                others = processes.descendants(pid, pids, parents)
-                activities[pid] = processes.activity(pid, others)
+                children = processes.descendants(pid, pids, parents)
+                activities[pid] = processes.activity(pid, children)
             except OSError:  # it has ended
                 continue
         return activities

@@ -54,7 +54,7 @@ def index_releases(name: str, request: ResolveRequest) -> tuple[IndexRelease, ..
     cannot be read.
     """
     tags = request_tags(request)
-    found: dict[Version, IndexRelease] = {}
+    releases: dict[Version, IndexRelease] = {}
     settings = index_settings(request.build_path, request.mirrors)
     local = settings.local or IndexSettings()
     groups = (
@@ -64,12 +64,12 @@ def index_releases(name: str, request: ResolveRequest) -> tuple[IndexRelease, ..
     with HttpClient(pip_settings()) as client:
         for urls, links in groups:
             pages = [project_url(url, name) for url in urls]
-            for page in () if found else (*pages, *links):
+            for page in () if releases else (*pages, *links):
                 for release in _page_releases(page_files(client, page), name, request, tags):
-                    other = found.get(release.version, release)
-                    versions = [one.glibc for one in (release, other) if one.glibc is not None]
-                    found[release.version] = replace(other, glibc=min(versions, default=None))
-    return tuple(found[version] for version in sorted(found, reverse=True))
+                    other = releases.get(release.version, release)
+                    versions = [row.glibc for row in (release, other) if row.glibc is not None]
+                    releases[release.version] = replace(other, glibc=min(versions, default=None))
+    return tuple(releases[version] for version in sorted(releases, reverse=True))
 
 
 def newest_release(

@@ -162,12 +162,12 @@ def solutions(
         if not enough and solves(f"--python {other}"):
             enough.append(f"--python {other}")
     at_fault = dict.fromkeys(filter(None, map(reasons.option, core)))
-    alone = [option for option in at_fault if solves(option)]
+    sufficient = [option for option in at_fault if solves(option)]
     added = dict.fromkeys(filter(None, map(reasons.option, reasons.reasons)))
-    if at_fault and not alone and solves(WITH.join(added)):
+    if at_fault and not sufficient and solves(WITH.join(added)):
         needed = minimal([*added], lambda options: not solves(WITH.join(options)))
-        alone = [WITH.join(needed)]
-    enough += alone
+        sufficient = [WITH.join(needed)]
+    enough += sufficient
     if not enough:
         return ""
     return f"Without other changes, {', or '.join(f'{option} solves it' for option in enough)}. "
@@ -175,7 +175,7 @@ def solutions(
 
 def nearest_pythons(python: str, pythons: Iterable[str]) -> list[str]:
     """The other Python versions, the nearest first, of two the older one."""
-    others = {version for version in pythons if re.fullmatch(r"3\.\d+", version)} - {python}
-    by_age = sorted(others, key=version_key)
+    candidates = {version for version in pythons if re.fullmatch(r"3\.\d+", version)} - {python}
+    by_age = sorted(candidates, key=version_key)
     minor = version_key(python)[1]
     return sorted(by_age, key=lambda other: abs(version_key(other)[1] - minor))[:MAX_PYTHONS]

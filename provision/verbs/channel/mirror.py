@@ -127,7 +127,7 @@ def _missing(folder: Path, packages: Mapping[str, LockedPackage]) -> list[str]:
         return path.is_file() and http.sha256_of(path) == item[1].sha256
 
     items = list(packages.items())
-    present = {path for (path, _), found in http.in_parallel(is_present, items) if found}
+    present = {path for (path, _), is_there in http.in_parallel(is_present, items) if is_there}
     return [path for path in packages if path not in present]
 
 

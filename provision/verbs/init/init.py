@@ -197,15 +197,15 @@ def choose_cuda(context: Context, request: Request, machine: HostGpus) -> CudaCh
 
 def _allowed_cuda(request: Request, machine: HostGpus) -> CudaChoice:
     """Of the CUDA versions that files allow, the newest that this machine is known to run."""
-    cuda, here = request.cudas[0], ""
+    cuda, suffix = request.cudas[0], ""
     torch = request.content.get("torch", ANY_TORCH)
     for candidate in request.cudas if machine.gpus else ():
         spec = specs.combine({}, {"torch": torch, "cuda": candidate}, name="")
         if not _machine_problems(spec, machine)[0]:
-            cuda, here = candidate, " that runs here"
+            cuda, suffix = candidate, " that runs here"
             break
     allowed = ", ".join(request.cudas)
-    note = f"CUDA {cuda}: the newest of those that the files allow ({allowed}){here}"
+    note = f"CUDA {cuda}: the newest of those that the files allow ({allowed}){suffix}"
     return CudaChoice(cuda=cuda, note=note if len(request.cudas) > 1 else "")
 
 
