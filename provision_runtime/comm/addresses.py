@@ -37,10 +37,10 @@ def host_address() -> str | None:
         return None
 
 
-def free_port(address: str = "") -> int:
-    """A port on which nothing listens now, at one of this host's addresses or at all of them."""
+def free_port() -> int:
+    """A port on which nothing listens now."""
     with socket.socket() as probe:
-        probe.bind((address, 0))
+        probe.bind(("", 0))
         return int(probe.getsockname()[1])
 
 
