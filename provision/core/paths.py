@@ -98,7 +98,7 @@ class Folders:
 
     @property
     def unchanged(self) -> Path:
-        """Records of locks that had nothing to do (verbs/lock/unchanged.py)."""
+        """Records of locks that had nothing to do (cli/unchanged.py)."""
         return self.cache / "unchanged"
 
     @property
