@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from provision.cli.console import table, wrap_line
-from provision.cli.ship_output import NodeSets, advice_lines, folded_lines
+from provision.cli.node_sets import NodeSets, advice_lines, folded_lines
 from provision_runtime.report.text import format_count
 
 if TYPE_CHECKING:

@@ -243,7 +243,7 @@ def _request(name: str, envs: Path | None, options: Mapping[str, Any]) -> ShipRe
 
 def _print(console: Console, report: StageRun) -> int:
     from provision.cli.console import output_width
-    from provision.cli.ship_output import ship_json, ship_lines
+    from provision.verbs.ship.output import ship_json, ship_lines
 
     console.result("ship", ship_json(report), ship_lines(report, output_width()))
     return 0 if report.succeeded else 1
