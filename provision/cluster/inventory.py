@@ -22,10 +22,10 @@ from provision.adapters.slurm import nodes as slurm_nodes
 from provision.core.checked_yaml import Mistake, read_checked_yaml
 from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec
+from provision.core.paths import INVENTORY
 from provision.core.yaml_text import YamlLines
 
 Engine = Literal["ssh", "slurm", "kubernetes", "local", "exec"]
-FILE = "nodes.yml"
 LOCAL = "local"
 DEFAULT_PATH = PurePosixPath("/opt/provision")
 _ADVICE = "docs/cluster.md describes nodes.yml, with an example."
@@ -169,7 +169,7 @@ def find_inventory(envs: Path, explicit: Path | None = None) -> Path | None:
     """The nodes.yml to read: the one that was named, else the one next to the envs folder."""
     if explicit is not None:
         return explicit
-    default = envs.parent / FILE
+    default = envs.parent / INVENTORY
     return default if default.exists() else None
 
 

@@ -26,7 +26,7 @@ from provision.core.errors import (
     Unreachable,
 )
 from provision.core.mirrors import Mirrors, path_from_url
-from provision.core.paths import FACTS
+from provision.core.paths import FACTS, LAB
 from provision.core.types import Verdict
 from provision.image.registry.artifact import artifact_files
 from provision.image.registry.reference import parse_registry_reference
@@ -147,7 +147,7 @@ def _from_address(context: Context, stated: str, signers: Path | None) -> tuple[
     address that the user gave."""
     stated, _, sha256 = stated.partition("#sha256=")
     configured = settings.facts_settings()
-    if not configured and Path(lab_definition.FILE).is_file():
+    if not configured and Path(LAB).is_file():
         configured = lab_definition.read_lab(Path.cwd()).facts
     address = stated or configured.get("address", "")
     if not address:

@@ -15,7 +15,7 @@ from provision.adapters import conda
 from provision.core.atomic import atomic_write
 from provision.core.dataclass import frozen
 from provision.core.errors import InUse, InvalidSpec, NoSuchBuild
-from provision.core.paths import SPEC
+from provision.core.paths import LAB, SPEC
 from provision.core.settings import folder_settings
 from provision.core.spec_fields import Spec
 from provision.core.statements import Statement
@@ -227,10 +227,10 @@ def _lab_default(context: Context) -> tuple[str, Path] | None:
     if "envs" in (settings := folder_settings()):
         folders.append(settings["envs"].parent)
     for folder in folders:
-        if (folder / lab_definition.FILE).is_file():
+        if (folder / LAB).is_file():
             cuda = lab_definition.read_lab(folder).cuda
             if cuda:
-                return cuda, folder / lab_definition.FILE
+                return cuda, folder / LAB
     return None
 
 
