@@ -257,6 +257,8 @@ class BuildResult:
 
 @frozen
 class EnvironmentOutcome:
+    """The outcome for one environment of many."""
+
     name: str
     status: Literal["made", "kept", "solved", "failed"]  # solved: with --dry-run
     detail: str

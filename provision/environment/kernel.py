@@ -26,6 +26,8 @@ NOTICE = "provision_runtime.facts.freshness"
 
 
 class KernelOwner(TypedDict):
+    """The environment of a kernel."""
+
     name: str
     lock_sha256: str
 

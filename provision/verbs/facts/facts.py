@@ -244,6 +244,8 @@ def _from_index(context: Context, notes: list[str]) -> str:
 
 @frozen
 class FactsCheck:
+    """One file that was checked."""
+
     subject: str
     verdict: Verdict
     message: str
