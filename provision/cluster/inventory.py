@@ -304,8 +304,8 @@ def _slurm_nodes(partition: str, features: Sequence[str] = ()) -> list[Node]:
             gpus=item.gpus,
             gpu_type=item.gpu_type,
             partition=partition,
-            rack=_place(item.features, "rack"),
-            zone=_place(item.features, "zone"),
+            rack=_location(item.features, "rack"),
+            zone=_location(item.features, "zone"),
         )
         for item in slurm_nodes.list_nodes(partition)
         if set(features) <= set(item.features)
@@ -332,7 +332,7 @@ def _kubernetes_nodes(selector: str, context: str = "") -> list[Node]:
     ]
 
 
-def _place(features: Sequence[str], kind: str) -> str:
+def _location(features: Sequence[str], kind: str) -> str:
     """Where a node stands by its features in Slurm: rack7, zone=b."""
     pattern = re.compile(kind + r"[:=_-]?([A-Za-z0-9][A-Za-z0-9_.-]*)")
     matches = filter(None, map(pattern.fullmatch, features))

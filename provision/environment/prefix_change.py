@@ -110,7 +110,7 @@ def prepare(
     names = {canonicalize_name(package.name) for package in changed} | leaving
     if names & {canonicalize_name(package.name) for package in lock.by("conda")}:
         return None
-    files = _own_files(prefix, leaving) if leaving else set()
+    files = _leaving_files(prefix, leaving) if leaving else set()
     if files is None:
         return None
     make_private_directory(staging)
@@ -180,7 +180,7 @@ def undo(path: Path) -> bool:
     return True
 
 
-def _own_files(prefix: Prefix, leaving: Collection[str]) -> set[str] | None:
+def _leaving_files(prefix: Prefix, leaving: Collection[str]) -> set[str] | None:
     """The files of wheels that leave, from the prefix on. None if packages that stay have any of
     them."""
     removed: set[str] = set()

@@ -46,7 +46,7 @@ def files_to_read(names: Collection[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(files))
 
 
-def is_usual(name: str) -> bool:
+def is_project_file(name: str) -> bool:
     """Whether a file of this name belongs to the folder that it is in."""
     rules = table("files")
     return name in (*rules["leading"], *rules["python"]) or is_text(name)

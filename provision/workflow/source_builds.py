@@ -180,12 +180,14 @@ def _build(
         if facts.isolation or (facts.isolation is None and not _builds_with_torch(archive)):
             context.progress.info(f"building {title}, which has no wheel")
             # Our own Python, if it is of that version, needs no environment.
-            is_own = resolution.python == channel.host_minor()
-            if not is_own:
+            is_running_python = resolution.python == channel.host_minor()
+            if not is_running_python:
                 _install_without_archives(context, plan, packages, prefix)
             try:
                 return build_wheel(
-                    python=resolution.python, prefix=None if is_own else prefix, variables=env
+                    python=resolution.python,
+                    prefix=None if is_running_python else prefix,
+                    variables=env,
                 )
             except InvalidSpec as error:
                 needs_torch = _NEEDS_TORCH.search(f"{error.message} {error.details}")

@@ -119,12 +119,12 @@ def _misfits(expansion: Expansion, content: Manifest) -> Iterator[str]:
         if problem:
             yield f"{name} {problem}"
         elif name in content.tensors or name in content.objects:
-            first_name = first_names.setdefault(_place(value, expansion.slots[name]), name)
+            first_name = first_names.setdefault(_position(value, expansion.slots[name]), name)
             if _content_of(first_name, content) != _content_of(name, content):
                 yield f"{first_name} and {name} are one value here, and two in the checkpoint"
 
 
-def _place(value: Any, slot: tuple[int, Any]) -> tuple[Any, ...]:
+def _position(value: Any, slot: tuple[int, Any]) -> tuple[Any, ...]:
     """Equal for values of which the later one would overwrite the other."""
     import torch
 

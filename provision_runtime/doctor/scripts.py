@@ -42,7 +42,9 @@ NUMBERS_NODES = r"--rdzv[-_]backend[= ]['\"]?(?!static)\w|--standalone"
 NODE_RANK = r"--(?:node|machine)[-_]rank[= ]['\"]?\$\{?\w+\}?"
 ENDPOINT = r"(?:MASTER_ADDR=|--(?:rdzv[-_]endpoint|master[-_]addr|main_process_ip)[= ])['\"]?"
 # An address or number that each node would make for itself.
-OWN_VALUE = ENDPOINT + r"\$\(hostname|--(?:rdzv[-_]id|master[-_]port|main_process_port)[= ]\$RANDOM"
+NODE_VALUE = (
+    ENDPOINT + r"\$\(hostname|--(?:rdzv[-_]id|master[-_]port|main_process_port)[= ]\$RANDOM"
+)
 TORCHRUN = r"(?s)\b(?:torchrun|torch\.distributed\.(?:run|launch))\s(.*)"
 NODE_COUNT = r"--(?:nnodes|num_machines)[= ]['\"]?"
 # Commands other than srun that start programs on other nodes.
@@ -103,12 +105,12 @@ class BatchScript:
             r"\$\{?(\w+)(?:\[@\])?\}?", lambda match: values.get(match[1], match[0]), text
         )
 
-    def own_options(self, step: ScriptLine) -> dict[str, str]:
+    def step_options(self, step: ScriptLine) -> dict[str, str]:
         return parse_options(self.expanded(step.text).partition("srun ")[2])
 
     def options_of(self, step: ScriptLine) -> dict[str, str]:
         """The options of a step, with those of the job that it does not change."""
-        return {**self.options, **self.own_options(step)}
+        return {**self.options, **self.step_options(step)}
 
     def fault(self, id: str, message: str, line: ScriptLine, command: str = "") -> ObservedFinding:
         seen = textwrap.shorten(line.text, 160, placeholder="...")
@@ -224,7 +226,7 @@ def _cpus(script: BatchScript, slurm_version: str) -> Findings:
         return
     # The last one trains; those before it copy data or print versions.
     for step in script.steps[-1:]:
-        if "--cpus-per-task" not in script.own_options(step):
+        if "--cpus-per-task" not in script.step_options(step):
             message = f"--cpus-per-task={cpus} is not passed to srun in line {step.number}"
             if not slurm_version:
                 message += " (the version of Slurm is unknown: from 23.11 on, srun takes it over)"
@@ -356,8 +358,8 @@ def _addresses(script: BatchScript) -> Findings:
         if re.search(ENDPOINT + LOOPBACK, line.text):
             yield script.fault("address-local", "each node waits for itself", line)
         # What the batch script does not expand, each task does.
-        in_task = re.search(OWN_VALUE, line.text.replace("\\", ""))
-        if line in script.steps and in_task and not re.search(OWN_VALUE, _shell_text(line.text)):
+        in_task = re.search(NODE_VALUE, line.text.replace("\\", ""))
+        if line in script.steps and in_task and not re.search(NODE_VALUE, _shell_text(line.text)):
             yield script.fault("address-local", "each node makes another value", line)
         for pattern, reason in ADDRESSES.items():
             if re.search(pattern, line.text):

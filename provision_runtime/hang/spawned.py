@@ -60,7 +60,7 @@ def all_ranks(pid: int | None, timeout_s: float) -> Spawned:
         above = set(processes.above(parent, parents))
         is_selected = pid in above or pid in children[parent]
         with suppress(OSError):  # it has ended
-            is_selected |= pid is None and processes.is_own(parent)
+            is_selected |= pid is None and processes.belongs_to_user(parent)
         # What a rank starts is none.
         if is_selected and not above & {process.rank.pid for process in result.processes}:
             with ThreadPoolExecutor(8) as pool:

@@ -27,7 +27,7 @@ SLINGSHOT, SLINGSHOT_INTERFACE, SLINGSHOT_DRIVER = "slingshot", "hsn", "cxi"
 # With so many equal interfaces all but one belong to the GPUs: a3-highgpu of Google has four and
 # one more, a3-megagpu eight (https://cloud.google.com/compute/docs/gpus/gpudirect).
 GPU_INTERFACES = 5
-USUAL_LANES = 16
+DEFAULT_LANES = 16
 # With one port fewer than GPUs, one is down; but two GPUs often share one port.
 FEWEST_RAILS = 3
 
@@ -162,7 +162,7 @@ def _pcie_limit(host: HostWires, kind: str) -> Wire:
     if not by_address.keys() >= set(addresses):
         return Wire("", kind, 0.0)
     slowest = min((by_address[address] for address in addresses), key=lambda link: link["gb_s"])
-    lanes, card_lanes = slowest["lanes"], slowest.get("card_lanes", USUAL_LANES)
+    lanes, card_lanes = slowest["lanes"], slowest.get("card_lanes", DEFAULT_LANES)
     all_lanes = f"(of x{card_lanes}) " if lanes < card_lanes else ""
     name = f"the PCIe {slowest['generation']} x{lanes} lanes {all_lanes}of the GPU at "
     name += f"{slowest['address']} of {host.host}"

@@ -79,9 +79,9 @@ def newest_release(
     pre-release. glibc: it must have a wheel for that; None: it need not have one."""
     versions = [current]
     for release in releases:
-        is_usual = current.is_prerelease or not release.version.is_prerelease
+        is_allowed = current.is_prerelease or not release.version.is_prerelease
         has_wheel = glibc is None or (release.glibc is not None and release.glibc <= Version(glibc))
-        if is_usual and has_wheel and limits.contains(release.version, prereleases=True):
+        if is_allowed and has_wheel and limits.contains(release.version, prereleases=True):
             versions.append(release.version)
     return max(versions)
 

@@ -141,7 +141,7 @@ def read_one(file: Path, choices: Choices, selection: Selection) -> Reading:
     understood."""
     statements = read_file(file, selection)
     selection.check()
-    folder = file.absolute().parent if repository.is_usual(file.name) else Path(file.stem)
+    folder = file.absolute().parent if repository.is_project_file(file.name) else Path(file.stem)
     request = _decide(statements, choices)
     return Reading(request=request, source=file.name, folder=folder)
 

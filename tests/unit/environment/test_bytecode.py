@@ -257,7 +257,7 @@ def test_a_hard_link_to_byte_code_is_not_written_to(tmp_path: Path) -> None:
     other.write_bytes(b"of another environment")
     os.link(other, path)
     with pytest.raises(FileExistsError):
-        bytecode_cache._place(str(path), b"new", str(tmp_path), "")
+        bytecode_cache._write_file(str(path), b"new", str(tmp_path), "")
     assert other.read_bytes() == b"of another environment"
 
 
