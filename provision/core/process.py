@@ -45,8 +45,8 @@ Result = TypeVar("Result")
 
 # Children that some thread waits for, and those that `terminate_children` ended: Ctrl-C reaches the
 # main thread only.
-_running: set[subprocess.Popen[bytes]] = set()
-_interrupted: set[subprocess.Popen[bytes]] = set()
+_running: set[subprocess.Popen[str]] = set()
+_interrupted: set[subprocess.Popen[str]] = set()
 # How often Ctrl-C, and children that other threads start after it, are looked for.
 INTERRUPT_POLL_S = 0.2
 
@@ -107,7 +107,13 @@ def run(
     timeout_s. In any case, Ctrl-C included, the child and its children have ended afterwards.
     """
     argv = [os.fspath(part) for part in command]
-    readers = [_LinePipe(on_line, most_bytes) for on_line in (on_stdout_line, on_stderr_line)]
+    out_reader: _LinePipe | None = None
+    err_reader: _LinePipe | None = None
+    if on_stdout_line is not None or most_bytes is not None:
+        out_reader = _LinePipe(on_stdout_line, most_bytes)
+    if on_stderr_line is not None or most_bytes is not None:
+        err_reader = _LinePipe(on_stderr_line, most_bytes)
+    readers = [reader for reader in (out_reader, err_reader) if reader is not None]
     with ExitStack() as resources, ExitStack() as signals:
         for reader in readers:
             resources.enter_context(reader)
@@ -120,8 +126,10 @@ def run(
                 env=clean_environment() if env is None else dict(env),
                 cwd=cwd,
                 stdin=child_input,
-                stdout=readers[0].child_end,
-                stderr=readers[1].child_end,
+                stdout=out_reader.child_end if out_reader else subprocess.PIPE,
+                stderr=err_reader.child_end if err_reader else subprocess.PIPE,
+                text=True,
+                errors="replace",
                 start_new_session=True,
                 preexec_fn=_protect_files if owner_writes_only else _die_with_parent,
             )
@@ -132,7 +140,7 @@ def run(
             if guarded:
                 resources.enter_context(_group_guard(child))
             signals.close()
-            child.wait(timeout_s)
+            out, err = child.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired as error:
             raise TimedOut(
                 f"`{' '.join(argv[:4])}` did not end within {timeout_s:.0f} s and was stopped."
@@ -140,10 +148,14 @@ def run(
         finally:
             _running.discard(child)
             terminate_group(child)
+            for stream in (child.stdout, child.stderr):
+                if stream is not None:
+                    stream.close()
     if child in _interrupted:
         _interrupted.discard(child)
         raise KeyboardInterrupt
-    out, err = (reader.text() for reader in readers)
+    out = out_reader.text() if out_reader else out
+    err = err_reader.text() if err_reader else err
     if any(reader.is_cut for reader in readers):
         raise OutputTooLong(argv, child.returncode, f"it printed more than {most_bytes} bytes")
     if check and child.returncode != 0:
@@ -177,7 +189,7 @@ def hold_signals() -> Iterator[None]:
 
 
 @contextmanager
-def _group_guard(child: subprocess.Popen[bytes]) -> Iterator[None]:
+def _group_guard(child: subprocess.Popen[str]) -> Iterator[None]:
     """A process that ends a child's group when we are killed, before the end of the block."""
     guard = subprocess.Popen(
         ["/bin/sh", "-c", _GUARD, "sh", str(child.pid)],
@@ -258,7 +270,7 @@ def terminate_children() -> None:
         terminate_group(child)
 
 
-def terminate_group(child: subprocess.Popen[bytes]) -> None:
+def terminate_group(child: subprocess.Popen[str]) -> None:
     """End a child that is still running, and its own children. A child that ended by itself has
     waited for its own."""
     if child.poll() is not None:
