@@ -6,10 +6,7 @@ The verbs are in cli.py.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence
 
 PACKAGE = "provision_runtime"
 

@@ -66,30 +66,31 @@ def hosts_of_group(document: Mapping[str, Any], group: str, source: Path) -> lis
 
 
 def host_names(document: Mapping[str, Any]) -> set[str]:
-    """All hosts of an inventory."""
     groups = [group for name, group in document.items() if name != META]
     return {host for group in groups for host in group.get("hosts", ())}
 
 
-def _names(document: Mapping[str, Any], group: str, seen: set[str]) -> Iterator[str]:
-    if group not in seen:
-        seen.add(group)
+def _names(document: Mapping[str, Any], group: str, visited: set[str]) -> Iterator[str]:
+    if group not in visited:
+        visited.add(group)
         members = document.get(group, {})
         yield from members.get("hosts", ())
         for child in members.get("children", ()):
-            yield from _names(document, child, seen)
+            yield from _names(document, child, visited)
 
 
 def _host(name: str, variables: Mapping[str, Any], source: Path) -> AnsibleHost:
-    unusable = [key for key, usual in _FOR_SSH.items() if variables.get(key, usual[0]) not in usual]
+    unusable = [
+        key for key, default in _FOR_SSH.items() if variables.get(key, default[0]) not in default
+    ]
     if unusable:
         raise InvalidSpec(
             f"{source}: {name} has {', '.join(unusable)}, which provision does not pass on to ssh.",
             advice=f"Write it below `Host {name}` in ~/.ssh/config, and remove it from the inventory.",
         )
     address, user, port = (
-        str(variables.get(f"ansible_{kind}") or variables.get(f"ansible_ssh_{kind}") or usual)
-        for kind, usual in (("host", name), ("user", ""), ("port", SSH_PORT))
+        str(variables.get(f"ansible_{kind}") or variables.get(f"ansible_ssh_{kind}") or default)
+        for kind, default in (("host", name), ("user", ""), ("port", SSH_PORT))
     )
     for value in filter(None, (address, user, port)):
         if not _FOR_ADDRESS.fullmatch(value):
@@ -103,12 +104,12 @@ def _host(name: str, variables: Mapping[str, Any], source: Path) -> AnsibleHost:
         # An address of IPv6 has colons itself.
         destination = f"ssh://{login}{f'[{address}]' if ':' in address else address}:{port}"
     # A variable of this name may hold something else.
-    places = {
+    labels = {
         kind: str(value) for kind, value in variables.items() if isinstance(value, (str, int))
     }
     return AnsibleHost(
         name=name,
         address=destination,
-        rack=places.get("rack", ""),
-        zone=places.get("zone", ""),
+        rack=labels.get("rack", ""),
+        zone=labels.get("zone", ""),
     )

@@ -116,17 +116,17 @@ def run(
                 if now >= next_check:
                     next_check = now + CHECK_S
                     limit_s = time_limit_s(timeout_s, straggler_factor, durations)
-                    ended |= {one for one in running if one.started < now - limit_s}
-                for one in ended:
-                    running.discard(one)
-                    output = outputs[one.node] = one.end()
+                    ended |= {child for child in running if child.started < now - limit_s}
+                for child in ended:
+                    running.discard(child)
+                    output = outputs[child.node] = child.end()
                     if output.status is not None:
                         durations.append(output.ended - output.started)
                     if on_output is not None:
                         on_output(output)
         finally:
-            for one in running:
-                one.end()
+            for child in running:
+                child.end()
     return [outputs[node] for node in commands]
 
 
@@ -186,6 +186,8 @@ class _Command:
         if is_late:
             self._child.kill()
         status = self._child.wait()
+        if status < 0:  # by a signal: the number that shells have for it
+            status = 128 - status
         for file in (self._child.stdin, *self._printed):
             if file and not file.closed:
                 self._close(file)
@@ -195,7 +197,7 @@ class _Command:
         )
         return NodeOutput(
             node=self.node,
-            status=None if is_late else 128 - status if status < 0 else status,
+            status=None if is_late else status,
             stdout=stdout,
             stderr=stderr.decode(errors="replace"),
             started=self.started,

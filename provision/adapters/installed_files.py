@@ -10,7 +10,6 @@ import hashlib
 import io
 import json
 import os
-import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -94,7 +93,6 @@ def hex_digest(recorded: str) -> str | None:
 
 
 def record_text(rows: Iterable[Sequence[str]]) -> bytes:
-    """The content of a RECORD."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue().encode()
@@ -171,20 +169,6 @@ def recorded_paths(record: Path) -> Iterator[str]:
                 yield row[0]
         elif line:
             yield line.partition(",")[0]
-
-
-def normal_path(path: str) -> str:
-    """posixpath.normpath, for tens of thousands of paths that mostly are as it would make them."""
-    return posixpath.normpath(path) if "./" in path or "//" in path else path
-
-
-def byte_code_source(path: str) -> str:
-    """The source that a file in __pycache__ was compiled from; empty for other files."""
-    folder, name = posixpath.split(path)
-    parent, last = posixpath.split(folder)
-    if last != _BYTECODE:
-        return ""
-    return posixpath.join(parent, name.split(".")[0] + ".py")
 
 
 def list_byte_code(record: CondaRecord, compiled: Mapping[str, Sequence[str]]) -> bool:

@@ -13,11 +13,11 @@ from packaging.utils import canonicalize_name
 from provision.adapters.installed_files import (
     conda_records,
     hex_digest,
-    normal_path,
     path_rows,
     wheel_records,
 )
 from provision.core.types import Manager
+from provision_runtime.facts.digests import normal_path
 
 
 class ListedFile(NamedTuple):

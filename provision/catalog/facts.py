@@ -21,7 +21,7 @@ from provision.core import notices
 from provision.core.dataclass import frozen
 from provision.core.errors import IntegrityError, InvalidSpec
 from provision.core.json_text import parse_json
-from provision.core.paths import FACTS, LAB_FACTS, default_folders
+from provision.core.paths import FACTS, LAB, LAB_FACTS, default_folders
 from provision.core.schema import schema_error
 
 SCHEMA = 1
@@ -205,7 +205,7 @@ def lab_file() -> Path | None:
     """facts.yml beside the lab.yml of the working folder, else of the lab that the user joined."""
     templates = default_folders().templates
     folder = templates.parent if templates else Path.cwd()
-    is_lab = (folder / "lab.yml").is_file() and (folder / LAB_FACTS).is_file()
+    is_lab = (folder / LAB).is_file() and (folder / LAB_FACTS).is_file()
     return folder / LAB_FACTS if is_lab else None
 
 

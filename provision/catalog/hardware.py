@@ -123,8 +123,8 @@ def find_gpu(text: str) -> Gpu:
     if by_number:
         architecture = f"sm_{by_number[1] or by_number[2] + by_number[3]}"
         sources = {gpu.architecture: gpu.source for gpu in gpus().values()}
-        for known, row in facts_table("cuda")["architectures"].items():
-            sources[known] = row["first_cuda"]["source"] or row["last_cuda"]["source"] or ""
+        for tag, row in facts_table("cuda")["architectures"].items():
+            sources[tag] = row["first_cuda"]["source"] or row["last_cuda"]["source"] or ""
         if architecture in sources:
             return Gpu(name=architecture, architecture=architecture, source=sources[architecture])
     matching = _products_named(name)

@@ -100,7 +100,6 @@ def _ranks_on(runner: Runner, gpus: int | None) -> int:
 def _rehearsal(
     target: CiTarget, runners: Sequence[Runner], considered: Sequence[Fit], gpus: int | None
 ) -> Job:
-    """The job on a CPU."""
     ranks = max(REHEARSAL_RANKS, gpus or 1)
     cpu_runner = None
     for runner in runners:

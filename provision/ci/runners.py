@@ -64,8 +64,6 @@ class Runner:
 
 @frozen
 class RunnersFile:
-    """A runners.yml."""
-
     runners: tuple[Runner, ...]
     workflow: WorkflowSettings
 

@@ -35,5 +35,9 @@ def parse_hang_options(time: str | None, on_hang: OnHang | None) -> tuple[int, O
     """Seconds, 0: never; and what then. Raises InvalidSpec."""
     from provision.launch import HANG_AFTER_S, parse_duration
 
-    seconds = 0 if time == "0" else parse_duration(time) if time else HANG_AFTER_S
+    seconds = HANG_AFTER_S
+    if time == "0":
+        seconds = 0
+    elif time:
+        seconds = parse_duration(time)
     return seconds, on_hang or "report"

@@ -94,11 +94,6 @@ time_option = click.option(
 yes_option = click.option(
     "-y", "--yes", is_flag=True, help="Remove without asking; required without a terminal."
 )
-no_wait_option = click.option(
-    "--no-wait",
-    is_flag=True,
-    help="Fail at once if another process is using the same environment or folder.",
-)
 output_file_option = option_group(
     click.option(
         "-o",

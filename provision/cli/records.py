@@ -104,9 +104,9 @@ def write_record(
         all_listed = (folders.data, folders.data / PROJECTS, *listed)
         for is_listed, paths in ((False, all_files), (True, all_listed)):
             for path in map(str, paths):
-                found = identity(path, is_listed)
-                dependencies.append((path, is_listed, found))
-                if found and max(found[5:], default=0) > time.time_ns() - SETTLED_NS:
+                current = identity(path, is_listed)
+                dependencies.append((path, is_listed, current))
+                if current and max(current[5:], default=0) > time.time_ns() - SETTLED_NS:
                     return
         key = key_of(name)
         file = Path(record_file(key))

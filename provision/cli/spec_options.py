@@ -47,7 +47,6 @@ class SourceChoice(click.Choice[str]):
 
 
 def option_of(key: SpecKey) -> Callable[[Command], Command]:
-    """The option that sets a key."""
     option = key.option or f"--{key.name}"
     settings: dict[str, Any] = {"help": key.help, "metavar": key.metavar}
     if key.default:

@@ -22,7 +22,7 @@ from typing import Any
 from provision.cli.console import Console
 from provision.core import prefix_registry
 from provision.core.atomic import atomic_write
-from provision.core.paths import LAB_FACTS, SPEC, Folders, make_private_directory
+from provision.core.paths import LAB, LAB_FACTS, SPEC, Folders, make_private_directory
 from provision.core.settings import settings_files
 from provision.environment.kernel import kernels_folder
 from provision.environment.marker import MARKER
@@ -95,7 +95,7 @@ def _contents(folders: Folders, name: str) -> Iterator[Path]:
     yield from settings_files()
     yield folders.facts
     if folders.templates:
-        yield from (folders.templates.parent / name for name in ("lab.yml", LAB_FACTS))
+        yield from (folders.templates.parent / name for name in (LAB, LAB_FACTS))
         yield from sorted(folders.templates.rglob("*"))
     yield folders.envs / name
     yield from sorted((folders.envs / name).iterdir())

@@ -153,7 +153,6 @@ def context_of(
         folders=default_folders(envs),
         progress=console,
         get_solver=solver_of(mirrors),
-        wait=not options.get("no_wait"),
         on_smoke_line=partial(_show_smoke_line, console) if console.has_watcher else None,
     )
 

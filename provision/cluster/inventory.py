@@ -22,10 +22,10 @@ from provision.adapters.slurm import nodes as slurm_nodes
 from provision.core.checked_yaml import Mistake, read_checked_yaml
 from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec
+from provision.core.paths import INVENTORY
 from provision.core.yaml_text import YamlLines
 
 Engine = Literal["ssh", "slurm", "kubernetes", "local", "exec"]
-FILE = "nodes.yml"
 LOCAL = "local"
 DEFAULT_PATH = PurePosixPath("/opt/provision")
 _ADVICE = "docs/cluster.md describes nodes.yml, with an example."
@@ -169,7 +169,7 @@ def find_inventory(envs: Path, explicit: Path | None = None) -> Path | None:
     """The nodes.yml to read: the one that was named, else the one next to the envs folder."""
     if explicit is not None:
         return explicit
-    default = envs.parent / FILE
+    default = envs.parent / INVENTORY
     return default if default.exists() else None
 
 
@@ -304,8 +304,8 @@ def _slurm_nodes(partition: str, features: Sequence[str] = ()) -> list[Node]:
             gpus=item.gpus,
             gpu_type=item.gpu_type,
             partition=partition,
-            rack=_place(item.features, "rack"),
-            zone=_place(item.features, "zone"),
+            rack=_location(item.features, "rack"),
+            zone=_location(item.features, "zone"),
         )
         for item in slurm_nodes.list_nodes(partition)
         if set(features) <= set(item.features)
@@ -332,7 +332,7 @@ def _kubernetes_nodes(selector: str, context: str = "") -> list[Node]:
     ]
 
 
-def _place(features: Sequence[str], kind: str) -> str:
+def _location(features: Sequence[str], kind: str) -> str:
     """Where a node stands by its features in Slurm: rack7, zone=b."""
     pattern = re.compile(kind + r"[:=_-]?([A-Za-z0-9][A-Za-z0-9_.-]*)")
     matches = filter(None, map(pattern.fullmatch, features))

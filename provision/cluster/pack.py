@@ -55,8 +55,6 @@ class PackedDistribution(TypedDict):
 
 
 class PackInputs(TypedDict):
-    """What is to be packed, and how."""
-
     name: str
     key: str
     format: PackFormat
@@ -86,8 +84,6 @@ class Sidecar(PackInputs):
 
 @frozen
 class Pack:
-    """A packed environment."""
-
     image: Path
     sidecar: Sidecar
 

@@ -35,8 +35,6 @@ class PinRow(TypedDict, total=False):
 
 
 class LockSummary(TypedDict, total=False):
-    """The lock of a passport."""
-
     sha256: str
     content_hash: str
     packages: int
@@ -46,8 +44,6 @@ class LockSummary(TypedDict, total=False):
 
 
 class PrefixSummary(TypedDict, total=False):
-    """The prefix of a passport."""
-
     path: str
     lock_sha256: str
 
@@ -69,8 +65,6 @@ class LayerRow(TypedDict):
 
 
 class RecordedImage(TypedDict):
-    """The image of a passport."""
-
     reference: str
     manifest_digest: str
     image_id: str
@@ -174,8 +168,6 @@ class DriftFact(TypedDict):
 
 
 class DriftNode(TypedDict, total=False):
-    """One node of them."""
-
     name: str
     verdict: str
     failure: str

@@ -59,7 +59,7 @@ def environment_lock(
             if not wait:
                 raise InUse(
                     f"{name} is in use by {holder}.",
-                    advice="Wait for it, or leave out --no-wait.",
+                    advice="Wait for it, and repeat the command.",
                 ) from None
             progress.info(f"waiting for {holder}, which is using {name}")
             fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -17,6 +17,9 @@ SPEC = "spec.yml"
 ENVIRONMENT = "environment.yml"
 VIRTUAL_PACKAGES = "virtual-packages.yml"
 LOCK = "conda-lock.yml"
+# In a lab's repository, next to the envs folder.
+LAB = "lab.yml"
+INVENTORY = "nodes.yml"
 # Facts that replace the shipped ones, in the user's data folder; a lab's own, beside its lab.yml.
 FACTS = "facts.json"
 LAB_FACTS = "facts.yml"
@@ -98,7 +101,7 @@ class Folders:
 
     @property
     def unchanged(self) -> Path:
-        """Records of locks that had nothing to do (verbs/lock/unchanged.py)."""
+        """Records of locks that had nothing to do (cli/unchanged.py)."""
         return self.cache / "unchanged"
 
     @property

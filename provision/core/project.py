@@ -75,12 +75,12 @@ def find_envs(start: Path) -> Path | None:
     """
     owners = {0, os.getuid(), start.stat().st_uid}
     for folder in (start, *start.parents):
-        found = read_settings(folder)
-        mark, settings = found or (folder / ENVS, ProjectSettings())
+        project_file = read_settings(folder)
+        mark, settings = project_file or (folder / ENVS, ProjectSettings())
         envs = folder / settings.get("envs", ENVS)
-        if folder == start and (found or envs.exists()):
+        if folder == start and (project_file or envs.exists()):
             return envs
-        if (found or described_names(envs)) and mark.stat().st_uid in owners:
+        if (project_file or described_names(envs)) and mark.stat().st_uid in owners:
             return envs
         if os.path.lexists(folder / ".git"):
             return None
@@ -90,9 +90,9 @@ def find_envs(start: Path) -> Path | None:
 def settings_of(envs: Path) -> tuple[Path, ProjectSettings] | None:
     """The settings of the project with these environments, and their file. Raises InvalidSpec."""
     for folder in envs.parents:
-        found = read_settings(folder)
-        if found is not None:
-            return found if folder / found[1].get("envs", ENVS) == envs else None
+        project_file = read_settings(folder)
+        if project_file is not None:
+            return project_file if folder / project_file[1].get("envs", ENVS) == envs else None
     return None
 
 

@@ -29,8 +29,6 @@ NAME_LIMIT = 120
 
 @frozen
 class SbomPackage:
-    """One package of an SBOM."""
-
     key: str  # unique in the SBOM
     manager: str  # conda, pip, deb, apk
     name: str
@@ -45,8 +43,6 @@ class SbomPackage:
 
 @frozen
 class Sbom:
-    """An SBOM and its subject."""
-
     name: str
     version: str
     reference: str  # by which the document refers to the subject

@@ -80,7 +80,6 @@ def _free_space(file: str | bytes | Path) -> str:
 
 
 def free_space(folder: Path) -> str:
-    """What is free on the disk of a folder."""
     status = os.statvfs(folder)
     free = format_bytes(status.f_bavail * status.f_frsize)
     # Some file systems (btrfs) count no inodes: zero of zero.

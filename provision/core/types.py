@@ -23,7 +23,7 @@ BuildSource = str  # the name of a source of builds, which `provision.sources` k
 Manager = Literal["conda", "pip"]
 StageStatus = Literal["made", "kept", "ran", "skipped"]
 Verdict = Literal["pass", "warn", "fail", "unknown"]
-Place = Literal["prefix", "image"]  # where a smoke test runs
+SmokeTarget = Literal["prefix", "image"]  # where a smoke test runs
 JOB_COMMENT = "provision:"  # the comment of each job of Slurm that provision launched begins so
 
 
@@ -215,7 +215,7 @@ class SmokeResult:
     """A smoke report that was read back, and the folder with the test's files (report, logs,
     stacks)."""
 
-    where: Place
+    where: SmokeTarget
     verdict: Verdict
     report: dict[str, Any]
     evidence: Path

@@ -12,14 +12,12 @@ import posixpath
 import shutil
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Literal
 
 from provision.adapters.http import sha256_of
 from provision.adapters.installed_files import (
     CondaRecord,
-    byte_code_source,
     conda_records,
     list_byte_code,
 )
@@ -31,6 +29,7 @@ from provision.core.system_errors import tool_without_space
 from provision.core.types import Meter, Progress
 from provision.environment import runtime_package
 from provision.environment.bytecode_cache import ByteCodeCache
+from provision_runtime.facts.digests import byte_code_source
 
 # checked-hash: Python reads the source and compares its hash, so that an edited source counts.
 # unchecked-hash: for what nobody can edit (PEP 552).
@@ -61,8 +60,11 @@ def compile_all(
     batches = _batches(tree)
     opened = _open_cache(cache, base or tree)
     title = "compiling every module"
-    with progress.meter(title, len(batches)) if progress else nullcontext() as meter:
-        restored = _compile(tree, batches, mode, opened, meter, base)
+    if progress is None:
+        restored = _compile(tree, batches, mode, opened, None, base)
+    else:
+        with progress.meter(title, len(batches)) as meter:
+            restored = _compile(tree, batches, mode, opened, meter, base)
     hashes = {file: restored.get(file) or sha256_of(tree / file) for file in _compiled(tree)}
     _list_in_records(tree, records, hashes)
     return hashes
@@ -104,14 +106,15 @@ def _compile(
     if cache is not None:
         missing, restored = cache.restore(tree, batches, mode)
     pending = batches if cache is None else list(missing.values())
-    advance = meter.advance if meter else bool  # which does nothing
-    advance(len(batches) - len(pending))
+    if meter:
+        meter.advance(len(batches) - len(pending))
     # A process for some of them at a time, so that a bar moves on.
     step = ROUND * usable_cpus()
     for start in range(0, len(pending), step):
         batch = pending[start : start + step]
         _run_compiler(tree, batch, mode, base or tree)
-        advance(len(batch))
+        if meter:
+            meter.advance(len(batch))
     if cache is not None:
         cache.add(tree, missing)
     return restored

@@ -86,7 +86,7 @@ class ByteCodeCache:
                 content = _with_mode(byte_code, "checked-hash")
                 hashes[file] = hashlib.sha256(content).hexdigest()
                 shared = f"{tree}/{file}" if content == byte_code else ""
-                _place(f"{folder}/{len(hashes)}", content, f"{tree}/{source}", shared)
+                _write_file(f"{folder}/{len(hashes)}", content, f"{tree}/{source}", shared)
         Path(folder, INDEX).write_text(json.dumps(hashes), encoding="utf-8")
 
     def _restore(
@@ -111,7 +111,7 @@ class ByteCodeCache:
                 byte_code = _with_mode(content, mode)
                 if byte_code != content:
                     hashes[file], shared = hashlib.sha256(byte_code).hexdigest(), ""
-                _place(f"{tree}/{file}", byte_code, f"{tree}/{source}", shared)
+                _write_file(f"{tree}/{file}", byte_code, f"{tree}/{source}", shared)
         return hashes
 
 
@@ -128,7 +128,7 @@ def _permissions(source: str) -> int:
     return (os.stat(source).st_mode | stat.S_IWUSR) & 0o666  # noqa: PTH116
 
 
-def _place(path: str, content: bytes, source: str, shared: str) -> None:
+def _write_file(path: str, content: bytes, source: str, shared: str) -> None:
     """A new file with this content: a link to `shared`, if that names a file and the file system can
     link it."""
     if not os.path.isdir(folder := posixpath.dirname(path)):  # noqa: PTH112

@@ -15,10 +15,8 @@ from provision.adapters.listed_files import listed_files
 from provision.core.dataclass import frozen
 from provision.core.types import Lock, Prefix
 from provision.environment import install_record, runtime_package
-from provision.environment.install_record import InstallRecord
+from provision.environment.install_record import RUNTIME, InstallRecord
 from provision_runtime.facts.digests import file_sha256
-
-RUNTIME = canonicalize_name(runtime_package.NAME)
 
 
 @frozen

@@ -176,10 +176,10 @@ def remove(name: str, prefix: Path | None = None) -> Path:
 
 def remove_kernel_of(prefix: Prefix) -> bool:
     """Remove this prefix's kernel. Returns whether there was one."""
-    own = [kernel for kernel in list_kernels() if kernel.prefix == prefix.path]
-    for kernel in own:
+    kernels = [kernel for kernel in list_kernels() if kernel.prefix == prefix.path]
+    for kernel in kernels:
         shutil.rmtree(kernel.path)
-    return bool(own)
+    return bool(kernels)
 
 
 def _read(folder: Path) -> KernelSpec | None:

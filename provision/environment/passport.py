@@ -167,29 +167,29 @@ def _with_verdict(
 ) -> list[tuple[str, Verdict]]:
     """The verdicts with a new one in front, which replaces that of the same machine alone."""
     machine = verdict["measured_on"]
-    others = []
+    previous = []
     for other, row in rows:
         tested = row["measured_on"]
         # An earlier provision recorded the host alone.
         is_same_id = tested.get("machine_id", machine["machine_id"]) == machine["machine_id"]
         if other != target or tested["host"] != machine["host"] or not is_same_id:
-            others.append((other, row))
-    return [(target, verdict), *others]
+            previous.append((other, row))
+    return [(target, verdict), *previous]
 
 
 def _smoke(rows: Sequence[tuple[str, Verdict]]) -> Passport:
     """The entries of a passport with these verdicts. Containers are a new machine each time, so
     those of the oldest machines go."""
     newest: dict[str, Verdict] = {}
-    others: list[Verdict] = []
+    elsewhere: list[Verdict] = []
     for target, verdict in rows:
         if target in newest:
-            others.append({**verdict, "target": target})
+            elsewhere.append({**verdict, "target": target})
         else:
             newest[target] = verdict
-    if not others:
+    if not elsewhere:
         return {"smoke": newest}
-    return {"smoke": newest, "smoke_elsewhere": others[:MACHINES]}
+    return {"smoke": newest, "smoke_elsewhere": elsewhere[:MACHINES]}
 
 
 def elsewhere(verdict: Verdict) -> str:

@@ -20,7 +20,6 @@ from packaging.utils import canonicalize_name
 from provision.adapters import uv
 from provision.adapters.installed_files import (
     INSTALL_RECORD,
-    byte_code_source,
     conda_records,
     path_rows,
 )
@@ -34,6 +33,7 @@ from provision.environment import bytecode, drift, install_record, runtime_packa
 from provision.environment.install_record import InstallRecord
 from provision.environment.marker import MARKER
 from provision_runtime.facts import freshness
+from provision_runtime.facts.digests import byte_code_source
 
 # In the backup: what changes places, in order.
 RENAMES = "renames.json"
@@ -110,7 +110,7 @@ def prepare(
     names = {canonicalize_name(package.name) for package in changed} | leaving
     if names & {canonicalize_name(package.name) for package in lock.by("conda")}:
         return None
-    files = _own_files(prefix, leaving) if leaving else set()
+    files = _leaving_files(prefix, leaving) if leaving else set()
     if files is None:
         return None
     make_private_directory(staging)
@@ -180,18 +180,18 @@ def undo(path: Path) -> bool:
     return True
 
 
-def _own_files(prefix: Prefix, leaving: Collection[str]) -> set[str] | None:
+def _leaving_files(prefix: Prefix, leaving: Collection[str]) -> set[str] | None:
     """The files of wheels that leave, from the prefix on. None if packages that stay have any of
     them."""
-    own: set[str] = set()
-    others: set[str] = set()
+    removed: set[str] = set()
+    shared: set[str] = set()
     for dist_info, paths in uv.recorded_wheels(prefix.path).items():
         is_leaving = canonicalize_name(dist_info.split("-")[0]) in leaving
-        (own if is_leaving else others).update(paths)
-    if not own.isdisjoint(others):
+        (removed if is_leaving else shared).update(paths)
+    if not removed.isdisjoint(shared):
         return None
     inside = runtime_package.site_packages(prefix.path).relative_to(prefix.path)
-    files = {posixpath.normpath(posixpath.join(inside, path)) for path in own}
+    files = {posixpath.normpath(posixpath.join(inside, path)) for path in removed}
     for record in conda_records(prefix.path).values():
         if not files.isdisjoint(row["_path"] for row in path_rows(record)):
             return None

@@ -69,7 +69,6 @@ class RuntimePackage:
 
 
 def load(folder: Path = FOLDER, version: str = __version__) -> RuntimePackage:
-    """The package with the code in `folder`."""
     contents = {}
     for path in sorted(folder.rglob("*")):
         relative = path.relative_to(folder)

@@ -22,7 +22,6 @@ from packaging.utils import canonicalize_name
 from provision.adapters.http import sha256_of
 from provision.adapters.installed_files import (
     HOST_FILES,
-    byte_code_source,
     conda_records,
     list_byte_code,
     record_hash,
@@ -36,6 +35,7 @@ from provision.core.errors import IntegrityError, InvalidSpec
 from provision.core.types import Lock, LockedPackage
 from provision.image.layers import PYTHON_GROUP, LayerEntry, file_entry, group_of
 from provision.image.own_files import HISTORY
+from provision_runtime.facts.digests import byte_code_source
 
 ROOT = PREFIX.lstrip("/")
 # Where rattler puts files that lost to a file of another package, and uv's lock.

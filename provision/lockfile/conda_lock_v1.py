@@ -67,8 +67,6 @@ class LockMetadata(TypedDict, total=False):
 
 
 class LockDocument(TypedDict):
-    """The file."""
-
     version: int
     metadata: LockMetadata
     package: list[LockRow]
@@ -320,8 +318,8 @@ def _document(
 ) -> LockDocument:
     urls = [relative_url(package.url, inputs.folder) for package in packages]
     # Wheels in the environment's own folder go where the lock goes.
-    own_disk = ("file:/", f"{GIT}file:")
-    from_disk = any(url.startswith(own_disk) or url.endswith(EDITABLE) for url in urls)
+    local_schemes = ("file:/", f"{GIT}file:")
+    from_disk = any(url.startswith(local_schemes) or url.endswith(EDITABLE) for url in urls)
     portable = python_from == "channel" and not from_disk
     custom = {
         CREATED_BY: "provision",  # no version: another release gives the same bytes

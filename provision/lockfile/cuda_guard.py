@@ -39,27 +39,29 @@ def refuse_second_torch(packages: Sequence[LockedPackage], resolution: Resolutio
     if sources.by_name(resolution.source).manager == "conda":
         return
     depends = {package.name: package.needs for package in packages if package.manager == "conda"}
-    own = conda.TORCH_PACKAGES & depends.keys()
-    if not own:
+    conda_torch = conda.TORCH_PACKAGES & depends.keys()
+    if not conda_torch:
         return
     requested = [conda.spec_name(text) for text in resolution.spec.conda]
-    culprits = [name for name in requested if _needs(name, own, depends)] or sorted(own)
+    culprits = [name for name in requested if _needs(name, conda_torch, depends)] or sorted(
+        conda_torch
+    )
     wheels = " ".join(f"--pip {conda.as_wheel(name)}" for name in culprits)
     raise Unsolvable(
-        f"conda's {', '.join(culprits)} needs conda's own {sorted(own)[-1]}, and torch "
+        f"conda's {', '.join(culprits)} needs conda's own {sorted(conda_torch)[-1]}, and torch "
         f"{resolution.torch} of this request is a wheel: both would write the same files.",
         advice=f"Take it as a wheel: `{wheels}`, or `pip:` instead of `conda:` in spec.yml.",
     )
 
 
-def _needs(name: str, wanted: Collection[str], depends: Mapping[str, Sequence[str]]) -> bool:
+def _needs(name: str, targets: Collection[str], depends: Mapping[str, Sequence[str]]) -> bool:
     """Whether a package is one of some packages, or requires one of them."""
-    pending, seen = [name], set[str]()
+    pending, visited = [name], set[str]()
     while pending:
         current = pending.pop()
-        if current in wanted:
+        if current in targets:
             return True
-        if current not in seen:
-            seen.add(current)
+        if current not in visited:
+            visited.add(current)
             pending += depends.get(current, ())
     return False

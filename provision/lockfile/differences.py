@@ -36,29 +36,33 @@ class LockDiff:
         return not self.differences
 
 
-def diff_locks(before: LockFile, after: LockFile) -> LockDiff:
+def diff_locks(old_lock: LockFile, new_lock: LockFile) -> LockDiff:
     """All differences, by platform, manager and package."""
     old, new = (
         {(entry.platform, entry.manager, entry.name): entry for entry in lock.entries}
-        for lock in (before, after)
+        for lock in (old_lock, new_lock)
     )
     keys = sorted(old.keys() | new.keys())
     differences = []
     for key in keys:
-        texts = [_described(lock.get(key)) for lock in (old, new)]
-        if texts[0] == texts[1]:  # perhaps another file of the same build
-            texts = [f"{lock[key].url} {lock[key].sha256[:8]}".strip() for lock in (old, new)]
-        if texts[0] != texts[1]:
+        before, after = _described(old.get(key)), _described(new.get(key))
+        if before == after:  # perhaps another file of the same build
+            before, after = (f"{lock[key].url} {lock[key].sha256[:8]}" for lock in (old, new))
+        if before != after:
             platform, manager, package = key
-            change: Change = "changed" if all(texts) else "removed" if texts[0] else "added"
+            change: Change = "changed"
+            if not before:
+                change = "added"
+            elif not after:
+                change = "removed"
             differences.append(
                 PackageDifference(
                     platform=platform,
                     manager=manager,
                     package=package,
                     change=change,
-                    before=texts[0],
-                    after=texts[1],
+                    before=before.strip(),
+                    after=after.strip(),
                 )
             )
     return LockDiff(differences=tuple(differences), packages=len(keys))
@@ -71,10 +75,10 @@ def _described(entry: LockedPackage | None) -> str:
 def describe_diff(diff: LockDiff) -> list[str]:
     """A line for each package, then the number of changes."""
     lines = []
-    for one in diff.differences:
-        versions = " -> ".join(filter(None, (one.before, one.after)))
-        lines.append(f"{one.change:7}  {one.package} {versions} ({one.platform}, {one.manager})")
-    counts = Counter(one.change for one in diff.differences)
+    for row in diff.differences:
+        versions = " -> ".join(filter(None, (row.before, row.after)))
+        lines.append(f"{row.change:7}  {row.package} {versions} ({row.platform}, {row.manager})")
+    counts = Counter(row.change for row in diff.differences)
     if not counts:
         return ["no package differs"]
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))

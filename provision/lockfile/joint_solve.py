@@ -95,15 +95,15 @@ def joint_solve(
         as_of=as_of,
     )
     wheel_request = None
-    own = {pin.requirement for pin in resolution.pins if pin.reason != REQUESTED}
-    named = tuple(text for text in inputs.pip if text not in own)
+    chosen = {pin.requirement for pin in resolution.pins if pin.reason != REQUESTED}
+    named = tuple(text for text in inputs.pip if text not in chosen)
     if inputs.pip:
         build_path = resolution.local_version.partition("+")[2]
         wheel_request = wheels.ResolveRequest(
             # uv chooses a version for what comes first, unless something conflicts with it later.
             requirements=tuple(
                 absolute_requirement(text, inputs.folder)
-                for text in sorted(inputs.pip, key=lambda text: text in own)
+                for text in sorted(inputs.pip, key=lambda text: text in chosen)
             ),
             python=resolution.python,
             glibc=virtual_packages["__glibc"],

@@ -62,7 +62,7 @@ def dependents_tree(packages: Packages, pins: Sequence[Pin], name: str) -> TreeN
         for needed, constraint in _needs(packages, dependent):
             dependents.setdefault(needed, []).append((dependent, constraint))
     reasons = {requested: pin.reason for requested, pin in _requested(packages, pins).items()}
-    return _grow(packages, name, "", lambda each: dependents.get(each, ()), reasons, set())
+    return _grow(packages, name, "", lambda package: dependents.get(package, ()), reasons, set())
 
 
 def _needs(packages: Packages, name: str) -> list[tuple[str, str]]:

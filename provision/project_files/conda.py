@@ -59,19 +59,20 @@ def _sections(
     """The requirements of `pip:`, and sections for other tools."""
     for tool, items in sections.items():
         path = ("dependencies", index, tool)
-        for number, item in enumerate(items or () if tool == "pip" else ()):
-            yield from parse_lines(item, file, lines.line((*path, number)))
         if tool != "pip":
             text, reason = f"{tool}: {items}", "of other tools' sections only `pip:` is known"
             yield Statement(
                 file=file, line=lines.line(path), text=text, kind="unknown", reason=reason
             )
+            continue
+        for number, item in enumerate(items or ()):
+            yield from parse_lines(item, file, lines.line((*path, number)))
 
 
 def _is_export(document: Mapping[str, Any]) -> bool:
     """Whether an environment.yml lists everything that is installed, requested or not."""
     packages = [item for item in document["dependencies"] if isinstance(item, str)]
-    matches = [match for item in packages if (match := _EXPORTED.fullmatch(item))]
+    matches = list(filter(None, map(_EXPORTED.fullmatch, packages)))
     if len(matches) < len(packages):
         return False
     has_builds = len(matches) > 1 and all(match[2] for match in matches)

@@ -102,11 +102,17 @@ class Request:
     def entries(self) -> tuple[Entry, ...]:
         """What became of each statement, in the order of the files. An option that requests nothing,
         like a hash, belongs to the requirement of its line."""
-        requests = {(one.file, one.line) for one in self.statements if one.kind != "ignored"}
+        requests = {
+            (statement.file, statement.line)
+            for statement in self.statements
+            if statement.kind != "ignored"
+        }
         return tuple(
-            self.ended[one]
-            for one in self.statements
-            if one.kind != "ignored" or one.next_step or (one.file, one.line) not in requests
+            self.ended[statement]
+            for statement in self.statements
+            if statement.kind != "ignored"
+            or statement.next_step
+            or (statement.file, statement.line) not in requests
         )
 
     def _pip_package(self, statement: Statement) -> Iterator[Package]:

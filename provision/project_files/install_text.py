@@ -91,14 +91,14 @@ def _with_alternatives_as_notes(
 ) -> list[Statement]:
     """The statements, with notes for what one branch installs and another one does not. Builds of
     torch stay: they contradict each other."""
-    names = [{_name(one) for one in branch if one.kind in _INSTALLING} for branch in condition]
+    names = [{_name(item) for item in branch if item.kind in _INSTALLING} for branch in condition]
     installing = list(filter(None, names))
     everywhere = set.intersection(*installing) if installing else set()
     alternatives = {
-        one
+        item
         for branch in condition
-        for one in branch
-        if one.kind in _INSTALLING and _name(one) not in {*everywhere, *OF_TORCH}
+        for item in branch
+        if item.kind in _INSTALLING and _name(item) not in {*everywhere, *OF_TORCH}
     }
     result = []
     for statement in statements:

@@ -33,16 +33,16 @@ def named_releases(folder: Path, read: Collection[str]) -> Iterator[str]:
             and not (path / name / SPEC).exists()
         ]
         for name in sorted(names):
-            shown = str((path / name).relative_to(folder))
+            relative = str((path / name).relative_to(folder))
             patterns = [rule for rule in rules["files"] if fnmatch.fnmatch(name, rule)]
             is_history = any(fnmatch.fnmatch(name.upper(), rule) for rule in rules["history"])
-            if shown not in read and patterns and not is_history and (path / name).is_file():
+            if relative not in read and patterns and not is_history and (path / name).is_file():
                 content = _beginning(path / name)
                 for number, line in enumerate(content.splitlines(), 1):
                     release = re.search(rules["release"], line)
                     if release and re.search(rules["files"][patterns[0]], line):
                         text = line[max(release.start() - 50, 0) : release.end() + 30]
-                        yield f"{shown}:{number} {public_request(text.strip())}"
+                        yield f"{relative}:{number} {public_request(text.strip())}"
 
 
 def _beginning(path: Path) -> str:

@@ -82,7 +82,7 @@ def _by_rule(request: Request, statement: Statement, line: str) -> bool:
 
 def _keep_toolkit(request: Request, package: Package) -> None:
     """A CUDA compiler stays requested, from its channel, besides the CUDA that it states."""
-    stated = [one.value for one in request.statements if one.kind == "channel"]
+    stated = [statement.value for statement in request.statements if statement.kind == "channel"]
     channels = [name for name in stated if pattern("@label@").fullmatch(name)]
     if package.channel:
         channels = [package.channel]

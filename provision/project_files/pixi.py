@@ -31,14 +31,14 @@ def table_statements(toml: TomlFile, root: Keys, selection: Selection) -> Iterat
     yield from toml.stated(table("pixi_workspace"), root)
     yield from _tables(toml, root)
     # The features of pixi's environment `default`, and of the environments that were chosen.
-    taken: set[str] = set()
+    features: set[str] = set()
     for name, environment in toml.table(*root, "environments").items():
         if selection.takes("group", name) or name == "default":
             is_table = isinstance(environment, Mapping)
-            taken.update(environment.get("features") or () if is_table else environment)
+            features.update(environment.get("features") or () if is_table else environment)
     for name, feature in toml.table(*root, "feature").items():
         keys = (*root, "feature", name)
-        if selection.takes("group", name) or name in taken:
+        if selection.takes("group", name) or name in features:
             yield from _tables(toml, keys)
         else:
             sections = (*_CONDA_TABLES, "pypi-dependencies")

@@ -56,19 +56,18 @@ def statements(toml: TomlFile, selection: Selection) -> Iterator[Statement]:
     tables: dict[str, Keys] = {name: (*POETRY, "group", name, "dependencies") for name in groups}
     if poetry.get("dev-dependencies"):
         tables["dev"] = (*POETRY, "dev-dependencies")
-    taken = {name for name in tables if selection.takes("group", name)}
-    for name in list(taken):
-        taken.update(groups.get(name, {}).get("include-groups") or ())
+    selected = {name for name in tables if selection.takes("group", name)}
+    for name in list(selected):
+        selected.update(groups.get(name, {}).get("include-groups") or ())
     for name, keys in tables.items():
         by_option = groups.get(name, {}).get("optional") or DEVELOPMENT.fullmatch(name)
-        if name in taken or not by_option:
+        if name in selected or not by_option:
             yield from _table(toml, keys, chosen)
         elif toml.table(*keys):
             yield selection.offer(toml.state("ignored", keys), "group", name, toml.table(*keys))
 
 
 def _table(toml: TomlFile, keys: Keys, chosen: set[str]) -> Iterator[Statement]:
-    """A table of dependencies."""
     from poetry.core.constraints.version import parse_constraint
 
     for name, value in toml.table(*keys).items():

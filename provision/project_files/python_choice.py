@@ -61,16 +61,15 @@ def _stated(request: Request) -> list[tuple[Statement, str]]:
 
 
 def _allowed_pythons(request: Request) -> list[str]:
-    """The Pythons that all statements allow."""
     choice = request.choices.python
-    known = sorted(
+    supported = sorted(
         {python for release in catalog.releases().values() for python in release.python},
         key=catalog.version_key,
     )
-    narrowing = Narrowing(request, [choice] if choice else known, is_open=not choice)
+    narrowing = Narrowing(request, [choice] if choice else supported, is_open=not choice)
     for statement, specifier in _stated(request):
         named = named_minor(specifier)
-        universe = dict.fromkeys(filter(None, (*known, named, choice)))
+        universe = dict.fromkeys(filter(None, (*supported, named, choice)))
         try:
             fitting = allowed_minors(specifier, universe)
         except ValueError as error:

@@ -46,7 +46,7 @@ def files_to_read(names: Collection[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(files))
 
 
-def is_usual(name: str) -> bool:
+def is_project_file(name: str) -> bool:
     """Whether a file of this name belongs to the folder that it is in."""
     rules = table("files")
     return name in (*rules["leading"], *rules["python"]) or is_text(name)
@@ -113,7 +113,7 @@ def _of_text(
 ) -> Iterator[Statement]:
     """What a text adds to the files before it: torch with its CUDA, and Python. All else is a note."""
     decided = {package_name(item.value) for item in earlier if item.kind in (*_REQUESTS, "name")}
-    known = {"", *decided, *table("files")["installers"]}
+    read_names = {"", *decided, *table("files")["installers"]}
     has_torch = not decided.isdisjoint(TORCH)
     torch_lines = {(item.file, item.line) for item in statements if _package(item) in OF_TORCH}
     has_python = any(_package(item) == "python" for item in earlier)
@@ -130,7 +130,7 @@ def _of_text(
             counts = is_build and (narrows_torch or not has_torch)
         if counts or statement.kind in ("note", "unknown", "include"):
             yield statement
-        elif is_build or name not in known:
+        elif is_build or name not in read_names:
             tokens = shell_words(requirement) if requirement else f"--conda {statement.value}"
             yield statement.because(
                 f"the lines of {statement.file} are notes where other files state packages",

@@ -144,7 +144,6 @@ class _Program:
             self._collect(node, is_conditional=is_conditional)
 
     def setup_keywords(self) -> Iterator[_Keyword]:
-        """The keywords of `setup()`."""
         for node in ast.walk(self.tree):
             if not isinstance(node, ast.Call) or not (node.keywords or node.args):
                 continue

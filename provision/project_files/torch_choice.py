@@ -56,7 +56,9 @@ def decide_torch(request: Request, torch: Sequence[Package], companions: Sequenc
     if torch or companions:
         request.content["companions"] = bool(companions)
     # An exact torch of pip's lines names one wheel of the index, and so its CUDA.
-    is_exact = any(one.requirement and EXACT.fullmatch(one.specifier) for one in torch)
+    is_exact = any(
+        candidate.requirement and EXACT.fullmatch(candidate.specifier) for candidate in torch
+    )
     release = releases.get(request.releases[0])
     if is_exact and release and len(request.releases) == 1:
         default = release.index_default.get(PLATFORM)

@@ -32,8 +32,6 @@ ADVICE = (
 
 @frozen
 class SmokeRun:
-    """One run of the smoke test."""
-
     location: str  # prefix, image, or report for a report without a passport
     verdict: str
     host: str

@@ -99,19 +99,19 @@ def products(passport: Passport) -> dict[str, str]:
     """What was made, in words."""
     lock, image, kernel = passport["lock"], passport["image"], passport["kernel"]
     runtime = passport.get("runtime")
-    made = {
+    texts = {
         "lock": f"{lock['packages']} packages, sha256 {lock['sha256']}",
         "prefix": passport["prefix"]["path"],
         "image": "none was made",
         "kernel": kernel["name"] if kernel else "none was registered",
     }
     if not lock["portable"]:
-        made["lock"] += "; not portable: its Python is that of the machine that made it"
+        texts["lock"] += "; not portable: its Python is that of the machine that made it"
     if runtime:
-        made["runtime"] = f"{runtime['name']} {runtime['version']} in the prefix"
+        texts["runtime"] = f"{runtime['name']} {runtime['version']} in the prefix"
     if image:
-        made["image"] = f"{image['reference']}, {image['manifest_digest']}, on {image['base']}"
-    return made
+        texts["image"] = f"{image['reference']}, {image['manifest_digest']}, on {image['base']}"
+    return texts
 
 
 def _phase_data(report: Report, name: str) -> Mapping[str, Any]:

@@ -27,22 +27,22 @@ def warnings(spec: Spec, candidate: Candidate) -> Iterator[Choice]:
     if candidate.cuda is None:
         return
     major = candidate.cuda.split(".")[0]
-    others: list[str] = []
+    mismatched: list[str] = []
     proposals: list[str] = []
     sources: list[str] = []
     for requirement in applicable(spec):
         package_major = _cuda_of(requirement)
         if package_major is None or package_major == major:
             continue
-        others.append(f"`{requirement}` (CUDA {package_major})")
+        mismatched.append(f"`{requirement}` (CUDA {package_major})")
         name, source = _for_cuda(requirement, major)
         proposals.append(f"`{name}`" if name else f"another build of `{requirement}`")
         sources.append(source)
-    if others:
+    if mismatched:
         yield Choice(
             what=OTHER_CUDA,
             value=f"Request {', '.join(proposals)}.",
-            reason=f"{', '.join(others)}, and {candidate}: two CUDAs in one environment",
+            reason=f"{', '.join(mismatched)}, and {candidate}: two CUDAs in one environment",
             source="; ".join(dict.fromkeys(sources)),
         )
 

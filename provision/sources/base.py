@@ -136,7 +136,6 @@ class Source:
         return version_key(torch) >= version_key("2.7")
 
     def builds(self, release: Release) -> tuple[Build, ...]:
-        """The CUDA builds of a release."""
         raise NotImplementedError
 
     def origin(self, release: Release) -> str:

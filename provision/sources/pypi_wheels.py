@@ -101,7 +101,7 @@ class PypiWheels(Source):
             companion_suffix = "" if "linux-aarch64" in spec.platforms else suffix
             yield from companion_pins(candidate, "pip", "{name}=={version}" + companion_suffix)
         builds = [candidate.build_for(platform) for platform in spec.platforms]
-        if build and build.nccl and all(each and each.nccl_is_package for each in builds):
+        if build and build.nccl and all(locked and locked.nccl_is_package for locked in builds):
             yield Pin(
                 manager="pip",
                 requirement=f"nvidia-nccl-cu{build.cuda.split('.')[0]}=={build.nccl}",

@@ -72,15 +72,15 @@ def lock_all(
         def outcome_of(request: BuildRequest) -> EnvironmentOutcome:
             name = request.name or ""
             started = time.monotonic()
-            own_context = replace(context, progress=PrefixedProgress(name, context.progress))
+            quiet_context = replace(context, progress=PrefixedProgress(name, context.progress))
             exit_code = 0
             status: Literal["made", "kept", "solved", "failed"] = "solved"
             try:
                 if dry_run:
-                    packages = lock_command.preview(own_context, request).packages
+                    packages = lock_command.preview(quiet_context, request).packages
                     detail = f"{len(packages)} packages"
                 else:
-                    lock, is_new = lock_command.lock(own_context, request)
+                    lock, is_new = lock_command.lock(quiet_context, request)
                     status = "made" if is_new else "kept"
                     detail = f"{len(lock.packages)} packages"
                     detail += "" if lock.portable else ", not portable"

@@ -96,12 +96,12 @@ def _nvcc(title: str, requested: bool | str, cuda: str) -> Path:
     for version, nvcc in sorted(by_version.items(), key=lambda item: item[0] != target):
         if version == target or (requested is True and version.partition(".")[0] == major):
             return nvcc
-    others = ", ".join(f"{nvcc} is of CUDA {version}" for version, nvcc in by_version.items())
+    unsuitable = ", ".join(f"{nvcc} is of CUDA {version}" for version, nvcc in by_version.items())
     missing = "there is none on PATH or in /usr/local/cuda*"
     if home:
         missing = f"{home}, which CUDA_HOME or CUDA_PATH names, has none"
     raise ToolMissing(
-        f"{title} has no wheel and must be compiled with nvcc of CUDA {target}: {others or missing}."
+        f"{title} has no wheel and must be compiled with nvcc of CUDA {target}: {unsuitable or missing}."
     )
 
 

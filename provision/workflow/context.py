@@ -48,7 +48,6 @@ class Context:
     folders: Folders
     progress: Progress
     get_solver: Callable[[], conda.Solver] = field(default_factory=solver_of)
-    wait: bool = True  # for another process that works on the same environment
     # Called with each line of a smoke test while it runs; None where nobody watches.
     on_smoke_line: Callable[[str], None] | None = None
 

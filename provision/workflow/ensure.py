@@ -57,7 +57,7 @@ def locked_plan(context: Context, request: BuildRequest) -> Iterator[Plan]:
     request, wheels = prepared_request(context, request)
     request = with_name(context, request)
     assert request.name is not None
-    with environment_lock(context.folders, request.name, context.progress, wait=context.wait):
+    with environment_lock(context.folders, request.name, context.progress):
         change_journal.take_back_killed_change(context.folders, request.name, context.progress)
         with requirements.placed(context.folders.envs / request.name, wheels):
             yield _plan_of_unedited(context, request)
@@ -384,7 +384,7 @@ def ensure_host_channel(
             f"This machine's Python can only be packaged on {PLATFORM}.",
             advice="Use --channel to name a channel that answers.",
         )
-    with environment_lock(context.folders, BOOTSTRAP, context.progress, wait=context.wait):
+    with environment_lock(context.folders, BOOTSTRAP, context.progress):
         return channel.bootstrap(
             channels, context.progress, rebuild=rebuild, mirrors=context.mirrors
         )
@@ -445,7 +445,7 @@ def ensure_runtime(context: Context, prefix: Prefix) -> None:
     Takes the lock only if there is something to do.
     """
     if not runtime_package.is_current(prefix.path, runtime_package.load()):
-        with environment_lock(context.folders, prefix.name, context.progress, wait=context.wait):
+        with environment_lock(context.folders, prefix.name, context.progress):
             _install_runtime(context, prefix)
 
 

@@ -16,15 +16,14 @@ from provision.core.credentials import credential_problems
 from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec
 from provision.core.mirrors import parse_mirror
+from provision.core.paths import INVENTORY, LAB
 from provision.core.schema import DocumentPath, location
 from provision.core.settings import FactsSettings, absolute_facts, folder_path
 from provision.core.yaml_text import YamlLines
 from provision.workflow.smoke import runner as smoke_runner
 from provision.workflow.smoke.runner import SmokeRequest, with_settings
 
-FILE = "lab.yml"
 ENVS = "envs"
-INVENTORY = "nodes.yml"
 # Keys that name files of the repository.
 KNOWN_HOSTS, ALLOWED_SIGNERS = "known_hosts", "allowed_signers"
 ADVICE = "docs/onboarding.md describes lab.yml, with an example."
@@ -100,7 +99,7 @@ def read_lab(folder: Path) -> Lab:
     """The lab of a repository. Raises InvalidSpec with all mistakes of lab.yml, each with its
     line."""
     document = read_checked_yaml(
-        folder / FILE,
+        folder / LAB,
         "lab",
         further=partial(_mistakes, folder),
         advice=ADVICE,

@@ -220,9 +220,9 @@ def report_older(
         if not package.direct
     }
     request = _request(context, resolution)
-    wanted = locked.keys() if names is None else locked.keys() & names
+    reported = locked.keys() if names is None else locked.keys() & names
     named = [
-        text for text in resolution.spec.pip if "@" not in text and package_name(text) in wanted
+        text for text in resolution.spec.pip if "@" not in text and package_name(text) in reported
     ]
     try:
         listed = dict(

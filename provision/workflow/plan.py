@@ -172,7 +172,6 @@ class Plan:
         return texts
 
     def dockerfile_texts(self, lock: Lock) -> dict[str, str]:
-        """The Dockerfile of a lock, as rendered."""
         values = images.dockerfile_context(self.resolution, lock)
         return render.render_dockerfile(self.name, values, self.templates)
 

@@ -62,12 +62,12 @@ def _has_lock_of(present: marker.Marker | None, folder: Path) -> bool:
 def owners(folders: Folders, name: str) -> list[Path]:
     """The folders of environments of all projects in which an environment of that name is
     installed."""
-    found = set()
+    projects = set()
     for project in prefix_registry.all_projects(folders):
         path = prefix_registry.list_prefixes(project).get(name)
         if path and marker.read(path) is not None:
-            found.add(project.envs)
-    return sorted(found)
+            projects.add(project.envs)
+    return sorted(projects)
 
 
 def require_prefix(folders: Folders, name: str, path: Path | None = None) -> Prefix:

@@ -97,7 +97,6 @@ def _pip_lines(file: str, text: str, selection: Selection) -> list[Statement]:
 
 
 def _reader(path: Path, text: str) -> Reader:
-    """The reader of a file."""
     if path.name in _REQUEST_OF:
         raise InvalidSpec(
             f"{_shown(path)} does not say what was requested: every package of every group is in it.",

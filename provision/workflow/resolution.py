@@ -12,10 +12,10 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from provision import catalog, resolver, sources
-from provision.adapters import uv
+from provision.adapters import conda, uv
 from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec, NoSuchBuild, ProvisionError, ToolMissing, Unreachable
 from provision.core.mirrors import NO_MIRRORS, Mirrors
@@ -27,9 +27,6 @@ from provision.core.types import HostGpus, Lock, Resolution
 from provision.resolver import spec as specs
 from provision.workflow import named_wheels
 from provision.workflow.context import Context, warn_once
-
-if TYPE_CHECKING:
-    from provision.adapters import conda
 
 PythonSource = Literal["channel", "host"]
 

@@ -24,7 +24,7 @@ from provision.core.atomic import atomic_write
 from provision.core.errors import InvalidSpec, ToolMissing, Unreachable, Unsolvable
 from provision.core.mirrors import path_from_url
 from provision.core.package_names import package_name
-from provision.core.platforms import host_platform
+from provision.core.platforms import Platform, host_platform
 from provision.core.tempdirs import temporary_directory
 from provision.core.toml_text import parse_toml
 from provision.core.types import LockedPackage, Meter
@@ -35,7 +35,6 @@ from provision.workflow.context import Context
 from provision.workflow.wheel_folder import WHEELS, place, undone_on_failure
 
 if TYPE_CHECKING:
-    from provision.core.platforms import Platform
     from provision.workflow.plan import Plan
 
 # What a build says that needs the packages of the environment.
@@ -181,12 +180,14 @@ def _build(
         if facts.isolation or (facts.isolation is None and not _builds_with_torch(archive)):
             context.progress.info(f"building {title}, which has no wheel")
             # Our own Python, if it is of that version, needs no environment.
-            is_own = resolution.python == channel.host_minor()
-            if not is_own:
+            is_running_python = resolution.python == channel.host_minor()
+            if not is_running_python:
                 _install_without_archives(context, plan, packages, prefix)
             try:
                 return build_wheel(
-                    python=resolution.python, prefix=None if is_own else prefix, variables=env
+                    python=resolution.python,
+                    prefix=None if is_running_python else prefix,
+                    variables=env,
                 )
             except InvalidSpec as error:
                 needs_torch = _NEEDS_TORCH.search(f"{error.message} {error.details}")

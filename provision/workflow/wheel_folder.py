@@ -26,8 +26,8 @@ def place(name: str, content: bytes, folder: Path, placed: Placed) -> Path:
     record = target.with_name(RECORD)
     if not target.exists() or target.read_bytes() != content:
         line = f"{hashlib.sha256(content).hexdigest()}  {name}"
-        others = [text for text in _lines(record) if not text.endswith(f"  {name}")]
-        for path, new in ((target, content), (record, _text([*others, line]))):
+        remaining = [text for text in _lines(record) if not text.endswith(f"  {name}")]
+        for path, new in ((target, content), (record, _text([*remaining, line]))):
             placed.setdefault(path, path.read_bytes() if path.exists() else None)
             atomic_write(path, new)
     return target

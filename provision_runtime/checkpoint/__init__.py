@@ -29,7 +29,7 @@ from .items import OBJECT, StateDict
 from .loader import LoadReport
 from .memory import dtype_of
 from .plain import read_plain
-from .progress import LoadProgress, SaveProgress
+from .progress import LoadCallback, LoadProgress, SaveCallback, SaveProgress
 from .retention import Pruned
 from .rng import PerRank, Rng, restore_rng, rng_state
 from .storage import Root, Step, Storage
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from ..comm.ranks import Ranks
-    from .progress import LoadCallback, SaveCallback
 
 __all__ = [
     "CheckpointError",

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from . import streams
-from .items import pieces
+from .items import BoxKey, Item, pieces
 from .memory import is_plain
 from .writer import hashing_threads
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     import torch
 
-    from .items import BoxKey, Item
 
 T = TypeVar("T")
 

@@ -125,11 +125,11 @@ def _settled(storage: Storage, look: Callable[[list[CheckpointName]], T]) -> T:
     """
     names = committed(storage)
     for _ in range(TRIES):
-        found = look(names)
-        names_before, names = names, [] if found else committed(storage)
-        if found or names_before == names:
+        result = look(names)
+        names_before, names = names, [] if result else committed(storage)
+        if result or names_before == names:
             break
-    return found
+    return result
 
 
 def remove_leftovers(storage: Storage) -> None:
@@ -166,10 +166,8 @@ def choose(storage: Storage, step: Step, on_damage: str) -> list[str]:
         first = first[-1:]
     if not first or on_damage != PREVIOUS:
         return first
-    others = (folder for folder in _newest_first(storage) if folder not in first)
-    return first + [
-        folder for folder in others if number is None or (step_of(folder) or 0) < number
-    ]
+    older = (folder for folder in _newest_first(storage) if folder not in first)
+    return first + [folder for folder in older if number is None or (step_of(folder) or 0) < number]
 
 
 def folder_of(storage: Storage, step: Step) -> str:

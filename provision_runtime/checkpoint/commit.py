@@ -24,7 +24,7 @@ from ..comm.store import RanksMissing, StoreLost
 from ..dataclass import frozen
 from . import catalog, copies, layout, publication
 from .errors import CheckpointError, NotCommitted, as_rank_failed
-from .progress import SaveProgress
+from .progress import SaveCallback, SaveProgress
 from .writer import Writer
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from ..comm.ranks import Ranks
     from .items import Item
     from .manifest import Manifest
-    from .progress import SaveCallback
     from .storage import Storage
 
 VISIBLE_S = 30.0

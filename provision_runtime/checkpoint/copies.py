@@ -144,8 +144,8 @@ def make(
 
     def copy(name: str) -> DamagedFile | None:
         content = lacking[name]
-        others = [(folder, content.entry.name) for folder in content.folders]
-        for location in (*content.copies.values(), *others):
+        originals = [(folder, content.entry.name) for folder in content.folders]
+        for location in (*content.copies.values(), *originals):
             intact = _read_intact(storage, *location, content.entry)
             if intact is not None:
                 storage.replace(FOLDER, name, intact)

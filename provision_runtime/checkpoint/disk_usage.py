@@ -6,15 +6,11 @@ Works without torch.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Dict
+from typing import Dict
 
-from .storage import FileKey, Stat
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from .storage import Storage
+from .storage import FileKey, Stat, Storage
 
 # The files that one folder needs, by the key of their bytes.
 Usage = Dict[FileKey, Stat]

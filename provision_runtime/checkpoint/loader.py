@@ -22,11 +22,11 @@ from .errors import CheckpointError, CheckpointWarning, DamagedFile, NoCheckpoin
 from .items import Names, StateDict
 from .match import LoadPlan, match
 from .nested import Expansion
-from .progress import LoadProgress, line_printer
+from .progress import LoadCallback, LoadProgress, line_printer
 from .rank_errors import exchange_or_fail, run_together
 from .reader import Reader
 from .saver import BACKGROUND
-from .storage import Storage
+from .storage import Root, Step, Storage
 from .writer import ByteCount
 
 if TYPE_CHECKING:
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     from ..comm.ranks import Ranks
     from .manifest import Manifest
-    from .progress import LoadCallback
-    from .storage import Root, Step
 
 # How often a load starts again when its checkpoint is overwritten or pruned meanwhile.
 TRIES = 100

@@ -203,12 +203,12 @@ def dumps(manifest: Manifest) -> bytes:
 
 def _body(manifest: Manifest) -> bytes:
     runs: list[tuple[Any, list[str], list[str]]] = []
-    others = {}
+    single = {}
     end = None
     for name, tensor in manifest.tensors.items():
         record = tensor.records[0]
         if not record.is_packed or record.sizes != tensor.shape:
-            others[name] = tensor
+            single[name] = tensor
             continue
         kind = record.file, tensor.dtype, tensor.shape
         if (*kind, record.at) != end:
@@ -219,7 +219,7 @@ def _body(manifest: Manifest) -> bytes:
         digests.append(record.digest)
         end = (*kind, record.at + record.size)
     joined = [Run(*(*kind, names, "".join(digests))) for kind, names, digests in runs]
-    document = {**vars(manifest), "schema": SCHEMA, "tensors": others, "runs": joined}
+    document = {**vars(manifest), "schema": SCHEMA, "tensors": single, "runs": joined}
     return json.dumps(document, sort_keys=True, default=vars)[1:].encode() + b"\n"
 
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from ..dataclass import frozen
 from . import wrappers
 from .errors import CheckpointError
-from .items import Names
+from .items import Item, Names, Shape
 from .memory import dtype_of, has_memory, narrow
-from .nested import hidden_state
+from .nested import Expansion, hidden_state
 from .plan import local_boxes
 
 if TYPE_CHECKING:
@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from .items import Item, Shape
     from .manifest import Manifest, Record
-    from .nested import Expansion
 
 
 @frozen
@@ -121,12 +119,12 @@ def _misfits(expansion: Expansion, content: Manifest) -> Iterator[str]:
         if problem:
             yield f"{name} {problem}"
         elif name in content.tensors or name in content.objects:
-            first_name = first_names.setdefault(_place(value, expansion.slots[name]), name)
+            first_name = first_names.setdefault(_position(value, expansion.slots[name]), name)
             if _content_of(first_name, content) != _content_of(name, content):
                 yield f"{first_name} and {name} are one value here, and two in the checkpoint"
 
 
-def _place(value: Any, slot: tuple[int, Any]) -> tuple[Any, ...]:
+def _position(value: Any, slot: tuple[int, Any]) -> tuple[Any, ...]:
     """Equal for values of which the later one would overwrite the other."""
     import torch
 

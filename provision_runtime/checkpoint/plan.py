@@ -130,7 +130,9 @@ def assign(boxes_by_rank: Sequence[Sequence[Box]]) -> dict[tuple[object, ...], i
             ranks.append(rank)
     load = [0] * len(boxes_by_rank)
     writers = {}
-    for box, ranks in sorted(holders.values(), key=lambda held: (-held[0].size, str(held[0].key))):
+    for box, ranks in sorted(
+        holders.values(), key=lambda holder: (-holder[0].size, str(holder[0].key))
+    ):
         writer = ranks[0]
         if box.dtype != OBJECT:
             writer = min(ranks, key=lambda rank: (load[rank], rank))

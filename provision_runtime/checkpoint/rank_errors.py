@@ -68,15 +68,15 @@ def run_together(name: str, ranks: Ranks, action: Callable[[], T], report: Calla
     if not failed:
         return result
     kind, first = failed[0]
-    alike = [rank for other, rank in failed if other == kind]
+    same = [rank for other, rank in failed if other == kind]
     # If several ranks have damage, all raise the first one's. Other failures are raised by their own rank.
-    if error is not None and ranks.rank in (alike[:1] if kind == DAMAGE else alike):
+    if error is not None and ranks.rank in (same[:1] if kind == DAMAGE else same):
         raise error
     arguments = reports[first][1]
     if kind == DAMAGE:
         raise DamagedFile(*arguments)
     if kind == FILE_SYSTEM:
-        raise RankFailed(alike, *arguments)
+        raise RankFailed(same, *arguments)
     raise (Vanished if kind == VANISHED else CheckpointError)(f"rank {first}: {arguments}")
 
 

@@ -68,8 +68,8 @@ def rehash(storage: Storage, now: int, stop: threading.Event) -> Iterator[str]:
     """
     start = time.thread_time()
     times = read_times(storage, now)
-    oldest, *others = sorted(range(PARTS), key=times.__getitem__)
-    due = [oldest] + [part for part in others if now - times[part] >= MAX_AGE_S]
+    oldest, *newer = sorted(range(PARTS), key=times.__getitem__)
+    due = [oldest] + [part for part in newer if now - times[part] >= MAX_AGE_S]
     contents = copies.survey(
         storage, catalog.intact_newest_first(storage), lambda digest: _part_of(digest) in due
     )

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..comm import collective
-from ..comm.ranks import single_process
+from ..comm.ranks import Ranks, single_process
 from ..dataclass import frozen
 from . import catalog, copies, disk_usage, layout
 from .items import Names
@@ -18,7 +18,6 @@ from .items import Names
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..comm.ranks import Ranks
     from .storage import Storage
 
 

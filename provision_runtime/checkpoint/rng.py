@@ -51,17 +51,17 @@ def restore_rng(state: StateDict) -> None:
     """
     import torch
 
-    own = state.get(_rank())
-    if own is None:
+    rank_state = state.get(_rank())
+    if rank_state is None:
         raise CheckpointError(
             f"there are random states of other ranks, and none of rank {_rank()}: seed its generators"
         )
-    for device, value in own.get("cuda", {}).items():
+    for device, value in rank_state.get("cuda", {}).items():
         torch.cuda.set_rng_state(value, int(device))
-    random.setstate(own["python"])
-    torch.set_rng_state(own["torch"])
-    if "numpy" in own:
-        _numpy_random().set_state(json.loads(own["numpy"]))
+    random.setstate(rank_state["python"])
+    torch.set_rng_state(rank_state["torch"])
+    if "numpy" in rank_state:
+        _numpy_random().set_state(json.loads(rank_state["numpy"]))
 
 
 class Rng:

@@ -8,15 +8,13 @@ from . import layout, manifest, streams
 from .async_save import BackgroundSave, HostSnapshot
 from .commit import Save, SaveReport
 from .plan import plan_save
-from .progress import line_printer
-from .storage import Storage
+from .progress import SaveCallback, line_printer
+from .storage import Root, Storage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ..comm.ranks import Ranks
-    from .progress import SaveCallback
-    from .storage import Root
 
 
 BACKGROUND = BackgroundSave()

@@ -12,16 +12,14 @@ import errno
 import os
 import shutil
 import threading
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Tuple, Union
+from typing import NamedTuple, Tuple, Union
 
 from .. import fs
 from . import layout, manifest
 from .errors import CheckpointError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 # Where the checkpoints of a run are.
 Root = Union[str, "os.PathLike[str]"]

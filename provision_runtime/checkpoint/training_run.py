@@ -14,14 +14,13 @@ from . import catalog, loader, retention, saver
 from .errors import CheckpointError, CheckpointWarning, NoCheckpoint
 from .items import StateDict
 from .rehash import Rehash
-from .storage import Storage
+from .storage import Root, Storage
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
     from types import FrameType, TracebackType
 
     from ..comm.ranks import Ranks
-    from .storage import Root
 
 # The signal by which schedulers announce the end; the other, SIGUSR1, saves and goes on.
 STOP = "SIGTERM"

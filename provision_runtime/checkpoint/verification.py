@@ -14,13 +14,12 @@ from . import catalog, layout, manifest
 from .errors import DamagedFile
 from .hashes import checker
 from .items import Names
-from .storage import READ_BYTES, FileKey
+from .storage import READ_BYTES, FileKey, Step, Storage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .manifest import FileEntry, Manifest
-    from .storage import Step, Storage
 
 WORKERS = 3
 # Whether a file of the disk, by its key, has this size and this hash.
@@ -70,9 +69,9 @@ def check_folder(
     storage: Storage,
     folder: str,
     progress: Callable[[int], None] = lambda _: None,
-    known: Known | None = None,
+    checked: Known | None = None,
 ) -> tuple[Manifest | None, list[Damage]]:
-    """What the manifest of a checkpoint says, and all damage. progress, known: as for check_files.
+    """What the manifest of a checkpoint says, and all damage. progress, checked: as for check_files.
 
     Raises CheckpointError for a manifest of another version, OSError if the disk fails.
     """
@@ -81,7 +80,9 @@ def check_folder(
     except DamagedFile as error:
         return None, [Damage(folder, manifest.NAME, error.problem)]
     damages = find_foreign_files(storage, folder, content)
-    return content, damages + check_files(storage, folder, content, content.files, progress, known)
+    return content, damages + check_files(
+        storage, folder, content, content.files, progress, checked
+    )
 
 
 def find_foreign_files(storage: Storage, folder: str, content: Manifest) -> list[Damage]:
@@ -100,14 +101,14 @@ def check_files(
     content: Manifest,
     entries: Sequence[FileEntry],
     progress: Callable[[int], None] = lambda _: None,
-    known: Known | None = None,
+    checked: Known | None = None,
 ) -> list[Damage]:
     """The damage of some of a checkpoint's files, in their order; a few are read at a time.
 
-    progress: called with the bytes of each file that was checked, in any thread. known: what is in it
+    progress: called with the bytes of each file that was checked, in any thread. checked: what is in it
     is not read again; what was read is put into it.
     """
-    hashed: Known = {} if known is None else known
+    hashed: Known = {} if checked is None else checked
 
     def check(entry: FileEntry) -> str | None:
         try:
@@ -126,21 +127,21 @@ def check_files(
     return damages
 
 
-def check_file(storage: Storage, folder: str, entry: FileEntry, known: Known) -> str | None:
-    """What is wrong with a file, in words. known: as for check_files."""
+def check_file(storage: Storage, folder: str, entry: FileEntry, checked: Known) -> str | None:
+    """What is wrong with a file, in words. checked: as for check_files."""
     name, digest, committed = checker(entry.digest)
     try:
         size, _, file = storage.stat(folder, entry.name)
         if size != entry.size:
             return f"{size} bytes instead of {entry.size}"
         key = file, size, committed
-        if key not in known:
+        if key not in checked:
             block = memoryview(bytearray(min(READ_BYTES, size)))
             for offset in range(0, size, READ_BYTES):
                 part = block[: size - offset]
                 count = storage.read_into(folder, entry.name, offset, part)
                 digest.update(part[:count])
-            known[key] = digest.hexdigest() == committed
+            checked[key] = digest.hexdigest() == committed
     except FileNotFoundError:
         return "it is missing"
-    return None if known[key] else f"its {name} is not the committed one"
+    return None if checked[key] else f"its {name} is not the committed one"

@@ -7,12 +7,10 @@ name. Of what wraps nothing now, such as a state dict that was made by hand, onl
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, Callable
+from collections.abc import Iterable
+from typing import Any, Callable
 
 from .errors import CheckpointError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 # The module and the name of each class, and the attribute in which it holds the wrapped module.
 # None is imported here: an object of a class exists only after its import.

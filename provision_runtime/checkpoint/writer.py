@@ -16,15 +16,13 @@ from itertools import chain
 from typing import TYPE_CHECKING, List, Tuple
 
 from . import hashes
-from .items import MIN_FILE_BYTES, packs, pieces
-from .manifest import FileEntry, Record, record_digest
+from .items import MIN_FILE_BYTES, Item, packs, pieces
+from .manifest import FileEntry, Manifest, Record, record_digest
 from .memory import StagingMemory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .items import Item
-    from .manifest import Manifest
     from .storage import Storage
 
 SUFFIX = ".distcp"

@@ -9,13 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..report.findings import Finding
-from .device_models import model_of
+from .device_models import Model, model_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from ..facts.gpu_health import DriverLog, GpuHealth, GpuLinks
-    from .device_models import Model
 
 # What the driver asks for, in nvidia-smi's and the kernel log's words ("Reset", "GPU Reset Required"),
 # and how it is done; the first that fits. nvmlDeviceGpuRecoveryAction_t of NVML 590; 2026-11.

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import TYPE_CHECKING, Dict, List, NamedTuple, TypedDict, cast
+from collections.abc import Iterator
+from typing import Dict, List, NamedTuple, TypedDict, cast
 
 from ..report.codec import packaged_json
 from ..report.findings import Finding
 from .gpus import recovery_finding
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # "NVRM: Xid (PCI:0000:1b:00): 79, pid=1234, ...", once without PCI; in MIG mode the instance follows.
 _NUMBERED = re.compile(
@@ -155,10 +153,10 @@ def _classified(line: str) -> Iterator[tuple[_Key, bool]]:
 
 
 def _event(key: _Key) -> KernelEvent:
-    known = catalog()
+    events = catalog()
     if not key.number:
-        return next(rule for rule in known["kernel"] if rule["pattern"] == key.kind)
-    return known["sxids" if key.kind == "SXid" else "xids"].get(key.number, _UNKNOWN)
+        return next(rule for rule in events["kernel"] if rule["pattern"] == key.kind)
+    return events["sxids" if key.kind == "SXid" else "xids"].get(key.number, _UNKNOWN)
 
 
 def _finding(key: _Key, count: int, line: str) -> Finding | None:

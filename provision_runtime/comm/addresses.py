@@ -37,10 +37,10 @@ def host_address() -> str | None:
         return None
 
 
-def free_port(address: str = "") -> int:
-    """A port on which nothing listens now, at one of this host's addresses or at all of them."""
+def free_port() -> int:
+    """A port on which nothing listens now."""
     with socket.socket() as probe:
-        probe.bind((address, 0))
+        probe.bind(("", 0))
         return int(probe.getsockname()[1])
 
 
@@ -49,7 +49,6 @@ def is_loopback(address: str) -> bool:
 
 
 def interface_with(address: str) -> str | None:
-    """The interface that has an address; None if no interface has it."""
     if ":" not in address:
         for interface in interfaces():
             if address_of(interface) == address:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 # More names than this in one line are hard to read.
 MAX_NAMES = 8

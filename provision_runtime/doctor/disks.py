@@ -82,7 +82,6 @@ def shortage(free: int, inodes: int | None) -> tuple[str, str] | None:
 
 
 def _folders(machine: Machine) -> Iterator[tuple[str, str]]:
-    """What each folder is, and where it is on this machine."""
     yield "home", machine.home
     yield "temporary files", machine.variable("TMPDIR") or "/tmp"
     for variable, default in CACHES:

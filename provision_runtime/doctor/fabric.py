@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..facts import limits, wires
 from ..fs.files import read_text
 from .network import ROUTE, ROUTES
-from .probe import Findings, Limitation, Probes, observation
+from .probe import Findings, Limitation, Probes, Result, observation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from .machine import Machine
-    from .probe import Result
 
 INFINIBAND = "/sys/class/infiniband"
 PRODUCT = "/sys/class/dmi/id/product_name"

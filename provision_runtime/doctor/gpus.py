@@ -10,13 +10,12 @@ from ..checks import gpus as judge
 from ..checks.kernel_log import kernel_findings
 from ..facts import gpu_health, libraries
 from ..fs.files import read_text
-from .probe import Findings, Limitation, Probes, judged, observation
+from .probe import Findings, Limitation, Probes, Result, judged, observation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from .machine import Machine
-    from .probe import Result
 
 # In /sys: the PCI class of NVSwitches (bridge, other).
 NVSWITCH_CLASS = "0x0680"

@@ -211,8 +211,8 @@ def contamination(machine: Machine) -> Findings:
             names = set(filter(FRAMEWORK.fullmatch, names))
         yield from _shadowing("user-site", machine.name(path), names, modules)
     for entry in machine.variable("PYTHONPATH").split(os.pathsep):
-        is_own = machine.prefix is not None and libraries.is_below(entry, machine.prefix)
-        if os.path.isabs(entry) and not is_own:
+        is_of_prefix = machine.prefix is not None and libraries.is_below(entry, machine.prefix)
+        if os.path.isabs(entry) and not is_of_prefix:
             yield from _shadowing("pythonpath", entry, _module_names(machine.path(entry)), modules)
     value = machine.variable("LD_LIBRARY_PATH")
     folders = [str(machine.path(entry)) for entry in machine.library_path()]

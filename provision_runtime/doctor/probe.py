@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Dict, Iterator, List, NamedTuple, TypedDict, U
 
 from ..dataclass import frozen
 from ..report.diagnosis import Evidence, ObservedFinding
-from ..report.findings import CATALOG
+from ..report.findings import CATALOG, Finding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from ..report.findings import Finding
     from .machine import Machine
 
 DEADLINE_S = 2.0

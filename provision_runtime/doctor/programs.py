@@ -180,13 +180,13 @@ def one_sided_calls(program: Program) -> Iterator[Fault]:
         rest = _rest_after(program, node)
         inside, outside = _reached(program, node.body), _reached(program, node.orelse + rest)
         # What the ranks of the other side call elsewhere in the function.
-        others: dict[str, ast.Call] = {}
+        shared: dict[str, ast.Call] = {}
         for item in walk(program.scope(node).body):
             if isinstance(item, ast.If):
                 sides = {program.side(test), program.side(item.test)}
-                others.update(_reached(program, item.body) if sides == {ONE, OTHERS} else {})
-        yield from _one_rank(inside, {**outside, **others}, f"`{test}`")
-        yield from _one_rank(outside, {**inside, **others}, f"not `{test}`")
+                shared.update(_reached(program, item.body) if sides == {ONE, OTHERS} else {})
+        yield from _one_rank(inside, {**outside, **shared}, f"`{test}`")
+        yield from _one_rank(outside, {**inside, **shared}, f"not `{test}`")
 
 
 def _is_on_one_rank(program: Program, function: Function) -> bool:
@@ -195,9 +195,9 @@ def _is_on_one_rank(program: Program, function: Function) -> bool:
 
 
 def _one_rank(
-    calls: dict[str, ast.Call], others: dict[str, ast.Call], test: str
+    calls: dict[str, ast.Call], elsewhere: dict[str, ast.Call], test: str
 ) -> Iterator[Fault]:
-    for name in [name for name in calls if name not in others][:1]:
+    for name in [name for name in calls if name not in elsewhere][:1]:
         is_save = re.search("state|save|load|tensor|params", name)
         id = "checkpoint-one-rank" if is_save else "collective-one-rank"
         yield id, calls[name], f"{name} is called by some ranks only: {test}"

@@ -18,13 +18,12 @@ from ..dataclass import frozen
 from ..report import diagnosis
 from ..report.diagnosis import Diagnosis
 from ..report.findings import CATALOG
-from .probe import ProbeResult, observation, observe
+from .probe import Probe, ProbeResult, observation, observe
 
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
 
     from .machine import Machine
-    from .probe import Probe
 
 READ_BYTES = 1 << 16
 # After its deadline, a probe that was waiting to write may go on.
@@ -64,15 +63,17 @@ def diagnose(
                 ", ".join(names),
             )
         )
-    late = [
+    timed_out = [
         (probe, result["waits_in"])
         for probe, result in zip(probes, results)
         if "waits_in" in result
     ]
-    if late:
-        limit_s = max(probe.deadline_s for probe, _ in late)
-        message = f"no result within {limit_s:g} s: {', '.join(probe.name for probe, _ in late)}"
-        waits = ", ".join(waits_in for _, waits_in in late)
+    if timed_out:
+        limit_s = max(probe.deadline_s for probe, _ in timed_out)
+        message = (
+            f"no result within {limit_s:g} s: {', '.join(probe.name for probe, _ in timed_out)}"
+        )
+        waits = ", ".join(waits_in for _, waits_in in timed_out)
         findings.append(observation("probe-late", message, "/proc/PID/wchan", waits))
     notes: list[list[str]] = []
     for result in results:

@@ -42,7 +42,9 @@ NUMBERS_NODES = r"--rdzv[-_]backend[= ]['\"]?(?!static)\w|--standalone"
 NODE_RANK = r"--(?:node|machine)[-_]rank[= ]['\"]?\$\{?\w+\}?"
 ENDPOINT = r"(?:MASTER_ADDR=|--(?:rdzv[-_]endpoint|master[-_]addr|main_process_ip)[= ])['\"]?"
 # An address or number that each node would make for itself.
-OWN_VALUE = ENDPOINT + r"\$\(hostname|--(?:rdzv[-_]id|master[-_]port|main_process_port)[= ]\$RANDOM"
+NODE_VALUE = (
+    ENDPOINT + r"\$\(hostname|--(?:rdzv[-_]id|master[-_]port|main_process_port)[= ]\$RANDOM"
+)
 TORCHRUN = r"(?s)\b(?:torchrun|torch\.distributed\.(?:run|launch))\s(.*)"
 NODE_COUNT = r"--(?:nnodes|num_machines)[= ]['\"]?"
 # Commands other than srun that start programs on other nodes.
@@ -103,15 +105,14 @@ class BatchScript:
             r"\$\{?(\w+)(?:\[@\])?\}?", lambda match: values.get(match[1], match[0]), text
         )
 
-    def own_options(self, step: ScriptLine) -> dict[str, str]:
+    def step_options(self, step: ScriptLine) -> dict[str, str]:
         return parse_options(self.expanded(step.text).partition("srun ")[2])
 
     def options_of(self, step: ScriptLine) -> dict[str, str]:
         """The options of a step, with those of the job that it does not change."""
-        return {**self.options, **self.own_options(step)}
+        return {**self.options, **self.step_options(step)}
 
     def fault(self, id: str, message: str, line: ScriptLine, command: str = "") -> ObservedFinding:
-        """A finding about a line."""
         seen = textwrap.shorten(line.text, 160, placeholder="...")
         return observation(id, message, f"{self.name}:{line.number}", seen, command)
 
@@ -225,7 +226,7 @@ def _cpus(script: BatchScript, slurm_version: str) -> Findings:
         return
     # The last one trains; those before it copy data or print versions.
     for step in script.steps[-1:]:
-        if "--cpus-per-task" not in script.own_options(step):
+        if "--cpus-per-task" not in script.step_options(step):
             message = f"--cpus-per-task={cpus} is not passed to srun in line {step.number}"
             if not slurm_version:
                 message += " (the version of Slurm is unknown: from 23.11 on, srun takes it over)"
@@ -357,8 +358,8 @@ def _addresses(script: BatchScript) -> Findings:
         if re.search(ENDPOINT + LOOPBACK, line.text):
             yield script.fault("address-local", "each node waits for itself", line)
         # What the batch script does not expand, each task does.
-        in_task = re.search(OWN_VALUE, line.text.replace("\\", ""))
-        if line in script.steps and in_task and not re.search(OWN_VALUE, _shell_text(line.text)):
+        in_task = re.search(NODE_VALUE, line.text.replace("\\", ""))
+        if line in script.steps and in_task and not re.search(NODE_VALUE, _shell_text(line.text)):
             yield script.fault("address-local", "each node makes another value", line)
         for pattern, reason in ADDRESSES.items():
             if re.search(pattern, line.text):
@@ -386,20 +387,22 @@ def _processes(script: BatchScript) -> Findings:
     visible = re.search(r"CUDA_VISIBLE_DEVICES=['\"]?([\d,]+)", script.text)
     for line in script.lines:
         pattern = r"--(?:nproc[-_]per[-_]node|num_gpus)[= ]['\"]?(\$?\{?\w+)"
-        if (each := re.search(pattern, script.expanded(line.text))) is None:
+        if (per_node := re.search(pattern, script.expanded(line.text))) is None:
             continue
         options = script.options_of(line)
         listed = options.get("--gpus-per-node", options.get("--gres", ""))
         count = re.search(r"(?:^|:)(\d+)(?:$|[,(])", listed)
-        gpus = str(visible[1].count(",") + 1) if visible else count[1] if count else ""
+        gpus = count[1] if count else ""
+        if visible:
+            gpus = str(visible[1].count(",") + 1)
         tasks = _tasks_per_node(options) if line in script.steps else 1
         # Not a number: one process for each GPU, or for each task.
         is_more = tasks > 1
-        if each[1].isdigit():
-            is_more = bool(gpus) and int(each[1]) * tasks > int(gpus)
+        if per_node[1].isdigit():
+            is_more = bool(gpus) and int(per_node[1]) * tasks > int(gpus)
         if is_more:
             yield script.fault(
                 "processes-many",
-                f"{tasks} x {each[1]} processes for {gpus or 'the'} GPUs on a node",
+                f"{tasks} x {per_node[1]} processes for {gpus or 'the'} GPUs on a node",
                 line,
             )

@@ -119,7 +119,7 @@ def _inventory(prefix: str, files: Sequence[str]) -> Iterator[tuple[str, Distrib
     distributions[OTHER] = Distribution(OTHER, "", "files", "", ())
     files_of: dict[str, list[str]] = {name: [] for name in distributions}
     for path in files:
-        owner = owners.get(path) or owners.get(_byte_code_source(path), OTHER)
+        owner = owners.get(path) or owners.get(byte_code_source(path), OTHER)
         files_of[owner].append(path)
     for name in sorted(distributions):
         yield name, distributions[name], files_of[name]
@@ -150,12 +150,8 @@ def _walk(
         yield path, description
 
 
-def _byte_code_source(path: str) -> str:
-    """The source that a file in __pycache__ was compiled from; empty for other files.
-
-    The host has the same function (provision/adapters/installed_files.py): neither package imports
-    the other here, and a test compares them.
-    """
+def byte_code_source(path: str) -> str:
+    """The source that a file in __pycache__ was compiled from; empty for other files."""
     folder, name = posixpath.split(path)
     parent, last = posixpath.split(folder)
     if last != _BYTECODE:
@@ -198,11 +194,11 @@ def _wheel_distributions(
             version=version,
             kind="wheel",
             identity=hashlib.sha256(content).hexdigest(),
-            paths=(path, *map(_normalized, listed)),
+            paths=(path, *map(normal_path, listed)),
         )
 
 
-def _normalized(path: str) -> str:
+def normal_path(path: str) -> str:
     """normpath, for tens of thousands of paths that mostly are as it would make them."""
     return posixpath.normpath(path) if "./" in path or "//" in path else path
 

@@ -136,13 +136,13 @@ def torch_facts() -> TorchFacts:
     }
 
 
-def lock_hash(prefix: Path = Path(sys.prefix)) -> str | None:
+def lock_hash() -> str | None:
     """The hash of the lock from which this prefix was made.
 
     The variable is only the fallback: it may come from another environment.
     """
     try:
-        lock_sha256 = read_marker(str(prefix)).get("lock_sha256")
+        lock_sha256 = read_marker(sys.prefix).get("lock_sha256")
     except OSError:
         lock_sha256 = None
     return lock_sha256 if isinstance(lock_sha256, str) else os.environ.get("PROVISION_LOCK_HASH")

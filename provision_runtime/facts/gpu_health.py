@@ -196,12 +196,8 @@ def _gpu(gpu: ElementTree.Element, is_whole: bool) -> GpuHealth:
     tokens = {element.tag: (element.text or "").strip(" []\n\t") for element in gpu.iter()}
     # The active reasons, as in `hw_thermal_slowdown`. nvidia-smi renamed throttle reasons to event
     # reasons in 2023.
-    reasons = [
-        name[1]
-        for tag, token in tokens.items()
-        if (name := re.fullmatch(r"clocks_(?:event|throttle)_reason_(.+)", tag))
-        and token == "Active"
-    ]
+    active = [tag for tag, token in tokens.items() if token == "Active"]
+    reasons = re.findall(r"(?m)^clocks_(?:event|throttle)_reason_(.+)", "\n".join(active))
     recovery = RESET_REQUIRED if RESET_REQUIRED in tokens.values() else _recovery(gpu)
     is_workstation = WORKSTATION.search(gpu.findtext("product_brand", "")) is not None
     is_nameless = _text(gpu, "product_name", "uuid") is None
@@ -284,7 +280,7 @@ def _text(element: ElementTree.Element, *paths: str) -> str | None:
 def _flag(element: ElementTree.Element, *paths: str) -> bool | None:
     """None for an unknown word, too."""
     text = _text(element, *paths)
-    return True if text in YES else False if text in NO else None
+    return text in YES if text in (*YES, *NO) else None
 
 
 def _number(element: ElementTree.Element, *paths: str) -> float | None:

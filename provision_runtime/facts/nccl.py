@@ -138,12 +138,12 @@ def mistyped(names: Iterable[str], library: str = "") -> dict[str, str]:
     """The variables that NCCL does not read, each with what is right instead. Those of plug-ins and
     builds are left alone. library: the file of the NCCL in use, which may know more names."""
     facts = reference()
-    known = {*facts["settings"], *facts["of_builds"], *facts["variables"], *names_in(library)}
+    documented = {*facts["settings"], *facts["of_builds"], *facts["variables"], *names_in(library)}
     result = {}
     for name in names:
         is_foreign = name.startswith(tuple(facts["plugins"])) or not name.startswith("NCCL_")
-        if name not in known and not is_foreign:
-            nearest = difflib.get_close_matches(name, known, 1, NEARLY)
+        if name not in documented and not is_foreign:
+            nearest = difflib.get_close_matches(name, documented, 1, NEARLY)
             result[name] = f"is not a setting of NCCL; {nearest[0]} is" if nearest else NO_SETTING
     return result
 

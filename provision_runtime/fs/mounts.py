@@ -6,15 +6,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..dataclass import frozen
 from .files import nearest_existing, read_text
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 # Types of file systems on other machines, as the kernel or FUSE names them.
 NETWORK_TYPES = (

@@ -1,51 +1,29 @@
-"""Known causes of hangs, and the states of ranks from which each is concluded."""
+"""Known causes of hangs that the user's code shows: in which lines ranks are, and what leads there.
+
+`diagnosis` chooses among these and the causes that the kind of a rank's state says.
+"""
 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..comm.rank_names import name_ranks
 from ..dataclass import frozen
-from ..report.findings import CATALOG, has_lost_peer, known_error
+from ..report.findings import CATALOG
 from . import source
-from .model import (
-    COLLECTIVE,
-    DATA_LOADER,
-    DEBUGGER,
-    DISK,
-    ENDED,
-    EXCEPTION,
-    FAILED,
-    GONE,
-    STOPPED,
-    WAITING,
-    Frame,
-)
+from .model import Frame, RankState
 from .stacks import frame_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from .model import RankState
-
     States = Sequence[RankState]
 
-# Their cause, and the words before the detail of the state.
-_KINDS = {
-    GONE: ("rank-gone", ""),
-    STOPPED: ("rank-stopped", "is stopped "),
-    DEBUGGER: ("breakpoint", ""),
-    DISK: ("stuck-file", ""),
-    DATA_LOADER: ("stuck-data-loader", "waits for its DataLoader: "),
-    EXCEPTION: ("exception-handled", "waits "),
-    WAITING: ("waits-outside", "waits "),
-}
 _CONSTRUCTOR = {"_verify_param_shape_across_processes", "_sync_module_states"}
-_BETWEEN_TWO = re.compile("i?(?:send|recv)|batch_isend_irecv")
-_ONE_MORE = "may have made a collective that the others did not make"
+BETWEEN_TWO = re.compile("i?(?:send|recv)|batch_isend_irecv")
+ONE_MORE = "may have made a collective that the others did not make"
 # Libraries whose own loop may train.
 _TRAINER = re.compile(r"-packages/(lightning|pytorch_lightning|transformers|trl)/")
 _SAVING = re.compile("save|checkpoint|state_dict")
@@ -62,31 +40,7 @@ class Cause:
     line: Frame | None = None
 
 
-def cause_of(ranks: States, difference: str) -> Cause | None:
-    """The likeliest cause that the states of a job's ranks allow.
-
-    difference: the first recorded call that differs, as a sentence; empty if none does.
-    """
-    waiting = [state for state in ranks if state.kind in (COLLECTIVE, FAILED)]
-    # Those of whose line there are few first.
-    waiting.sort(key=lambda state: sum(other.line == state.line for other in waiting))
-    if (cause := _of_error(ranks) or _of_kind(ranks)) or not waiting:
-        return cause
-    cause = _of_ended(ranks, waiting) or _of_constructor(ranks, waiting)
-    # Calls between two ranks differ on each.
-    is_compared = not any(s.collective and _BETWEEN_TWO.fullmatch(s.collective.op) for s in waiting)
-    if not cause and is_compared:
-        cause = _of_paths(waiting)
-    if not cause and difference:
-        return _cause("calls-differ", waiting[:1], difference)
-    if not cause and is_compared:
-        cause = _of_file(waiting[:1])
-        # All are in one line: which of them made one more is not known.
-        cause = cause and replace(cause, ranks=[], message=f"a rank {_ONE_MORE}")
-    return cause
-
-
-def _cause(id: str, states: States, message: str, line: Frame | None = None) -> Cause:
+def make_cause(id: str, states: States, message: str, line: Frame | None = None) -> Cause:
     """states: of the ranks that it blames."""
     return Cause(
         id,
@@ -106,69 +60,38 @@ def _at(frame: Frame, line: int) -> Frame:
     return frame_at(frame.function, frame.file, line, "")
 
 
-def _of_error(ranks: States) -> Cause | None:
-    """Of ranks that have ended with an exception or a crash, the first that did not lose a peer."""
-    failed = [state for state in ranks if state.error and not has_lost_peer(state.detail)]
-    for state in sorted(failed, key=lambda state: state.error.time if state.error else 0):
-        if (id := known_error(state.detail)) == "parameters-differ":
-            return _cause(
-                id, [state], f"gives DDP another model: {_parameter_difference(state, ranks)}"
-            )
-        is_collective = any("torch/distributed/" in frame.file for frame in state.frames)
-        text, paths = f"failed first: {state.detail[:300]}", None
-        if is_collective and not id:
-            # Gloo aborts at a message of another size: then paths may tell why.
-            others = [other for other in ranks if other.kind in (COLLECTIVE, FAILED)]
-            paths = _first([_of_condition], _paths([state], [])) or _of_paths(others)
-            if state.detail.endswith("Aborted"):
-                id = "calls-differ"
-                text += " in a collective, as with Gloo where ranks pass other sizes or types"
-        return paths or _cause(id or "rank-failed", [state], text)
-    return None
-
-
-def _of_kind(ranks: States) -> Cause | None:
-    """Of a rank that does not come to the collective in which others wait."""
-    for kind, (id, tokens) in _KINDS.items():
-        states = [state for state in ranks if state.kind == kind]
-        if states and not (kind == WAITING and any(s.kind == ENDED for s in ranks)):
-            # Ranks that are all gone were ended together: none of them is the first.
-            blamed = states if kind == GONE else states[:1]
-            return _cause(id, blamed, tokens + states[0].detail)
-    return None
-
-
-def _of_ended(ranks: States, waiting: list[RankState]) -> Cause | None:
-    if not (ended := [state for state in ranks if state.kind == ENDED]):
+def of_ended(ended: States, waiting: States) -> Cause | None:
+    """Ranks that came to the end of their program, while others wait."""
+    if not ended:
         return None
     text = f"{ended[0].detail}, while {name_states(waiting)} went on"
     frames = [frame for frame in waiting[0].frames if frame.is_user]
     for search, id in ((source.early_exit, "early-exit"), (source.skip, "step-skipped")):
         for frame, line in zip(frames, map(search, frames)):
             if line:
-                return _cause(id, ended, text, _at(frame, line))
+                return make_cause(id, ended, text, _at(frame, line))
     if any(map(source.loop, frames)):
-        return _cause("uneven-batches", ended, text, waiting[0].line)
+        return make_cause("uneven-batches", ended, text, waiting[0].line)
     if library := _TRAINER.search(" ".join(frame.file for frame in waiting[0].frames)):
         text += f" in {library[1]}: by fewer batches, or a callback that stopped it alone"
-    return _cause("early-exit", ended, text, waiting[0].line)
+    return make_cause("early-exit", ended, text, waiting[0].line)
 
 
-def _of_constructor(ranks: States, waiting: list[RankState]) -> Cause | None:
+def of_constructor(ranks: States, waiting: States) -> Cause | None:
     """Ranks that wait in DDP's constructor, at different steps of it."""
     steps = {
         state.rank: {frame.function for frame in state.frames} & _CONSTRUCTOR for state in waiting
     }
     if all(steps.values()) and len(set(map(str, steps.values()))) > 1:
-        return _cause(
+        return make_cause(
             "parameters-differ",
             waiting[:1],
-            f"waits in DDP's constructor: {_parameter_difference(waiting[0], ranks)}",
+            f"waits in DDP's constructor: {parameter_difference(waiting[0], ranks)}",
         )
     return None
 
 
-def _of_paths(waiting: States) -> Cause | None:
+def of_paths(waiting: States) -> Cause | None:
     """Ranks that wait in different collectives, by the lines that led there."""
     groups: dict[Any, list[RankState]] = {}
     for state in waiting:
@@ -177,15 +100,20 @@ def _of_paths(waiting: States) -> Cause | None:
     paths = [path for group, peers in pairs for path in _paths(group, peers)]
     on_data = partial(_of_condition, is_on_rank=False)
     rules = (_of_condition, _of_try, _of_loop, _of_return, on_data, _of_skip)
-    return _first(rules, paths) or (_of_file(waiting[:1]) if pairs else None)
+    return _first(rules, paths) or (of_file(waiting[:1]) if pairs else None)
 
 
-def _of_file(states: States) -> Cause | None:
+def of_conditions(state: RankState) -> Cause | None:
+    """A rank that failed below a condition on ranks."""
+    return _first([_of_condition], _paths([state], []))
+
+
+def of_file(states: States) -> Cause | None:
     """A collective in the file in which they wait, that only some ranks make."""
     line, call = states[0].line, states[0].collective
     is_starting = call is not None and call.op == "init_process_group"
     guarded = source.guarded_collective(line) if line and not is_starting else 0
-    return _on_one_rank(states, _at(line, guarded), _ONE_MORE) if line and guarded else None
+    return _on_one_rank(states, _at(line, guarded), ONE_MORE) if line and guarded else None
 
 
 @frozen
@@ -227,7 +155,7 @@ def _of_condition(path: _Path, is_on_rank: bool = True) -> Cause | None:
         return None
     condition, is_in_other = source.condition(path.frame, path.other, is_on_rank)
     if is_in_other:
-        return _cause(
+        return make_cause(
             "calls-differ",
             path.group,
             f"and {name_states(path.peers)} make other calls, by the branches of `if {condition}`",
@@ -242,7 +170,7 @@ def _of_try(path: _Path) -> Cause | None:
     """The others are in an except or finally block, and these in its try."""
     if not source.has_left_try(path.frame, path.other):
         return None
-    return _cause(
+    return make_cause(
         "exception-handled",
         path.peers,
         f"left the try block before {name_states(path.group)}: by an exception?",
@@ -260,8 +188,8 @@ def _of_loop(path: _Path) -> Cause | None:
     text = f"left the loop before {name_states(path.group)}"
     if skip := source.skip(frame):
         text += f", or skipped a step of it in line {skip}"
-        return _cause("step-skipped", path.peers, text, _at(frame, skip))
-    return _cause("uneven-batches", path.peers, text, frame)
+        return make_cause("step-skipped", path.peers, text, _at(frame, skip))
+    return make_cause("uneven-batches", path.peers, text, frame)
 
 
 def _of_return(path: _Path) -> Cause | None:
@@ -271,7 +199,7 @@ def _of_return(path: _Path) -> Cause | None:
     returned = 0 if path.other or is_before else source.early_return(path.frame)
     if not returned:
         return None
-    return _cause(
+    return make_cause(
         "early-return",
         path.peers,
         f"returned from {path.frame.function}, and {name_states(path.group)} did not",
@@ -285,7 +213,7 @@ def _of_skip(path: _Path) -> Cause | None:
     skip = source.skip(path.frame) if is_earlier else 0
     if path.other >= skip:
         return None
-    return _cause(
+    return make_cause(
         "step-skipped",
         path.peers,
         f"skipped, it seems, the step that {name_states(path.group)} made",
@@ -296,16 +224,20 @@ def _of_skip(path: _Path) -> Cause | None:
 def _on_one_rank(states: States, line: Frame, text: str) -> Cause:
     is_saving = any(_SAVING.search(frame.function) for frame in states[0].frames)
     id = "checkpoint-on-one-rank" if is_saving else "collective-on-one-rank"
-    return _cause(id, states, text, line)
+    return make_cause(id, states, text, line)
 
 
-def _parameter_difference(state: RankState, ranks: States) -> str:
+def parameter_difference(state: RankState, ranks: States) -> str:
     """Which parameters of a rank differ from another's, by name and shape where both are known."""
     shapes = state.error.parameters if state.error else {}
     for other in ranks:
-        theirs = other.error.parameters if other.error else {}
-        names = [name for name in {**shapes, **theirs} if shapes.get(name) != theirs.get(name)]
-        if shapes and theirs and names:
-            text = ", ".join(f"{n} {shapes.get(n)}, not {theirs.get(n)}" for n in names[:4])
+        other_shapes = other.error.parameters if other.error else {}
+        names = [
+            name
+            for name in {**shapes, **other_shapes}
+            if shapes.get(name) != other_shapes.get(name)
+        ]
+        if shapes and other_shapes and names:
+            text = ", ".join(f"{n} {shapes.get(n)}, not {other_shapes.get(n)}" for n in names[:4])
             return f"{text} as on rank {other.rank}"
     return state.error.message[:300] if state.error else "parameters of ranks differ"

@@ -127,11 +127,11 @@ def _look(
     pids: set[int], parents: dict[int, int], deadline: float, process: RankProcess
 ) -> Look | None:
     pid = process.rank.pid
-    others = processes.descendants(pid, pids, parents)
+    children = processes.descendants(pid, pids, parents)
     threads: list[Thread] = []
     reason = ""
     try:
-        activity = processes.activity(pid, others)
+        activity = processes.activity(pid, children)
         timeout_s = max(0.5, deadline - time.time())
         threads = stacks.dump(
             pid, process.stem, process.rank.directory, timeout_s, activity.state in "Tt"
@@ -140,7 +140,7 @@ def _look(
         return None
     except stacks.StacksUnreadable as error:
         reason = str(error)
-    waits = [wait for number in (pid, *others) if (wait := processes.file_wait(number))]
+    waits = list(filter(None, map(processes.file_wait, (pid, *children))))
     return Look(pid, activity, threads, reason, waits)
 
 

@@ -1,15 +1,20 @@
 """Judges the ranks of a job: who waits for whom, where calls differ, and the cause. Pure, but for
-lines of source that it reads."""
+lines of source that it reads.
+
+What a rank's state alone says is here; what the lines of the user's code say is in `causes`.
+"""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import field
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import field, replace
 
 from ..comm.rank_names import name_ranks
 from ..dataclass import frozen
-from .causes import Cause, cause_of, name_states
+from ..report.findings import has_lost_peer, known_error
+from . import causes
+from .causes import Cause, make_cause, name_states
 from .model import (
     COLLECTIVE,
     DATA_LOADER,
@@ -23,14 +28,12 @@ from .model import (
     RUNNING,
     STOPPED,
     WAITING,
+    Collective,
+    RankState,
+    Snapshot,
 )
 from .model import UNKNOWN as UNKNOWN
 from .state import GRADIENTS, TRANSFERS
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from .model import Collective, RankState, Snapshot
 
 # With UNKNOWN, the verdicts.
 HANG, FAILURE, NO_HANG = "hang", "failure", "no-hang"
@@ -38,6 +41,17 @@ HANG, FAILURE, NO_HANG = "hang", "failure", "no-hang"
 HELD = (STOPPED, DEBUGGER, DISK)
 OTHERS = (DATA_LOADER, EXCEPTION, RUNNING, WAITING, UNKNOWN)
 ORDER = (FAILED, GONE, ENDED, *HELD, *OTHERS, COLLECTIVE)
+
+# Their cause, and the words before the detail of the state.
+_KINDS = {
+    GONE: ("rank-gone", ""),
+    STOPPED: ("rank-stopped", "is stopped "),
+    DEBUGGER: ("breakpoint", ""),
+    DISK: ("stuck-file", ""),
+    DATA_LOADER: ("stuck-data-loader", "waits for its DataLoader: "),
+    EXCEPTION: ("exception-handled", "waits "),
+    WAITING: ("waits-outside", "waits "),
+}
 
 NOT_RECORDED = (
     "DDP's all_reduces of gradients are not in the record, because C++ makes them: the calls of ranks "
@@ -91,8 +105,8 @@ def _diagnose(job: str, ranks: list[RankState], notes: list[str]) -> HangDiagnos
     if absent:
         notes = [*notes, f"{name_ranks(absent)}: on other nodes, or not started; not examined"]
     differences: list[str] = []
-    found: list[Cause] = []
     culprits: list[int] = []
+    cause: Cause | None = None
     if verdict in (HANG, FAILURE):
         differences = _differences(ranks)
         is_recorded = any(call.origin == RECORD for state in ranks for call in state.calls)
@@ -100,12 +114,76 @@ def _diagnose(job: str, ranks: list[RankState], notes: list[str]) -> HangDiagnos
             notes = [*notes, NOT_RECORDED]
         first = min(ranks, key=lambda state: ORDER.index(state.kind))
         culprits = [first.rank] if first.kind != COLLECTIVE else []
-        found = list(filter(None, [cause_of(ranks, "".join(differences[:1]))]))
-        for cause in found:
+        cause = _cause_of(ranks, "".join(differences[:1]))
+        if cause:
             culprits = cause.ranks
     return HangDiagnosis(
-        job, world_size, verdict, summary, _groups(ranks, culprits), differences, found, notes
+        job,
+        world_size,
+        verdict,
+        summary,
+        groups=_groups(ranks, culprits),
+        differences=differences,
+        causes=[cause] if cause else [],
+        notes=notes,
     )
+
+
+def _cause_of(ranks: Sequence[RankState], difference: str) -> Cause | None:
+    """The likeliest cause that the states of a job's ranks allow.
+
+    difference: the first recorded call that differs, as a sentence; empty if none does.
+    """
+    waiting = [state for state in ranks if state.kind in (COLLECTIVE, FAILED)]
+    if cause := _of_error(ranks, waiting) or _of_kind(ranks):
+        return cause
+    if not waiting:
+        return None
+    # Those of whose line there are few first.
+    waiting.sort(key=lambda state: sum(other.line == state.line for other in waiting))
+    ended = [state for state in ranks if state.kind == ENDED]
+    if cause := causes.of_ended(ended, waiting) or causes.of_constructor(ranks, waiting):
+        return cause
+    # Calls between two ranks differ on each.
+    is_compared = not any(map(causes.BETWEEN_TWO.fullmatch, map(_op, waiting)))
+    if is_compared and (cause := causes.of_paths(waiting)):
+        return cause
+    if difference:
+        return make_cause("calls-differ", waiting[:1], difference)
+    cause = causes.of_file(waiting[:1]) if is_compared else None
+    # All are in one line: which of them made one more is not known.
+    return cause and replace(cause, ranks=[], message=f"a rank {causes.ONE_MORE}")
+
+
+def _of_error(ranks: Sequence[RankState], waiting: list[RankState]) -> Cause | None:
+    """Of ranks that have ended with an exception or a crash, the first that did not lose a peer."""
+    failed = [state for state in ranks if state.error and not has_lost_peer(state.detail)]
+    for state in sorted(failed, key=lambda state: state.error.time if state.error else 0):
+        if (id := known_error(state.detail)) == "parameters-differ":
+            return make_cause(
+                id, [state], f"gives DDP another model: {causes.parameter_difference(state, ranks)}"
+            )
+        is_collective = any("torch/distributed/" in frame.file for frame in state.frames)
+        text, paths = f"failed first: {state.detail[:300]}", None
+        if is_collective and not id:
+            # Gloo aborts at a message of another size: then paths may tell why.
+            paths = causes.of_conditions(state) or causes.of_paths(waiting)
+            if state.detail.endswith("Aborted"):
+                id = "calls-differ"
+                text += " in a collective, as with Gloo where ranks pass other sizes or types"
+        return paths or make_cause(id or "rank-failed", [state], text)
+    return None
+
+
+def _of_kind(ranks: Sequence[RankState]) -> Cause | None:
+    """Of a rank that does not come to the collective in which others wait."""
+    for kind, (id, tokens) in _KINDS.items():
+        states = [state for state in ranks if state.kind == kind]
+        if states and not (kind == WAITING and any(s.kind == ENDED for s in ranks)):
+            # Ranks that are all gone were ended together: none of them is the first.
+            blamed = states if kind == GONE else states[:1]
+            return make_cause(id, blamed, tokens + states[0].detail)
+    return None
 
 
 def _verdict(ranks: Sequence[RankState], absent: list[int]) -> tuple[str, str]:

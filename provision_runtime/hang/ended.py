@@ -91,8 +91,10 @@ def error(stem: str, rank: Rank) -> RankError | None:
     """The first exception of a rank and of what it had started, else the crash that faulthandler wrote
     down. Raises OSError if its files are gone."""
     paths = glob.glob(f"{glob.escape(stem)}*.error")
-    if errors := [error for path in paths if (error := _read_error(path, rank.directory))]:
-        return min(errors, key=lambda error: error.time)
+    errors = [_read_error(path, rank.directory) for path in paths]
+    first = min(filter(None, errors), key=lambda error: error.time, default=None)
+    if first:
+        return first
     _, is_crash, crash = _text(f"{stem}.stacks").rpartition(CRASH)
     if not is_crash:
         return None

@@ -49,7 +49,7 @@ def rank_processes(pid: int | None = None) -> list[RankProcess]:
     ranks: dict[int, RankProcess] = {}
     for number, *ancestors in sorted((above(n, parents) for n in parents), key=len):
         try:
-            is_selected = is_own(number) if pid is None else pid in (number, *ancestors)
+            is_selected = belongs_to_user(number) if pid is None else pid in (number, *ancestors)
             environ = environ_of(number) if is_selected else {}
             is_rank = "WORLD_SIZE" in environ and ("RANK" in environ or "LOCAL_RANK" in environ)
             if is_rank and is_python(number):
@@ -102,7 +102,7 @@ def rank_process(number: int, launcher: int, environ: dict[str, str]) -> RankPro
     return RankProcess(rank, environ, os.path.dirname(os.path.dirname(program)), root, stem)
 
 
-def is_own(number: int) -> bool:
+def belongs_to_user(number: int) -> bool:
     """Whether a process is this user's. Raises OSError if it has ended."""
     return os.stat(f"/proc/{number}").st_uid == os.getuid()
 
@@ -133,10 +133,10 @@ def descendants(pid: int, ranks: set[int], parents: dict[int, int]) -> list[int]
     return below
 
 
-def activity(pid: int, others: list[int]) -> Activity:
-    """Raises OSError if the process is gone. others: what it has started."""
+def activity(pid: int, children: list[int]) -> Activity:
+    """Raises OSError if the process is gone. children: what it has started."""
     cpu_s, count = 0.0, 0
-    for number in (pid, *others):
+    for number in (pid, *children):
         try:
             fields = _stat(number)
             cpu_s += (int(fields[11]) + int(fields[12])) / TICKS

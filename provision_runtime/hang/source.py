@@ -45,8 +45,8 @@ def _has(statements: list[Any], line: int) -> bool:
 
 def _loop(frame: Frame) -> Any:
     """The innermost loop around a line of its function, or None."""
-    around = _around(frame, *LOOPS, *_BLOCKS)
-    return around[0] if around and isinstance(around[0], LOOPS) else None
+    blocks = _around(frame, *LOOPS, *_BLOCKS)
+    return blocks[0] if blocks and isinstance(blocks[0], LOOPS) else None
 
 
 def is_in_handler(frame: Frame) -> bool:

@@ -60,7 +60,7 @@ def all_ranks(pid: int | None, timeout_s: float) -> Spawned:
         above = set(processes.above(parent, parents))
         is_selected = pid in above or pid in children[parent]
         with suppress(OSError):  # it has ended
-            is_selected |= pid is None and processes.is_own(parent)
+            is_selected |= pid is None and processes.belongs_to_user(parent)
         # What a rank starts is none.
         if is_selected and not above & {process.rank.pid for process in result.processes}:
             with ThreadPoolExecutor(8) as pool:
@@ -142,9 +142,9 @@ def _add(
     # One that has not loaded torch yet has not ended.
     pids = {child.pid for child in group}
     parents = processes.parents_of_all()
-    others = [pid for pid in parents if parents[pid] == parent and pid not in pids]
+    siblings = [pid for pid in parents if parents[pid] == parent and pid not in pids]
     is_joining &= not any(
-        "--multiprocessing-fork" in processes.entries(o, "cmdline") for o in others
+        "--multiprocessing-fork" in processes.entries(o, "cmdline") for o in siblings
     )
     for number in set(range(count)) - numbers.keys():
         if is_joining:

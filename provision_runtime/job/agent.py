@@ -15,14 +15,15 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, List, Optional
+from typing import Any, Callable, List, Optional
 
 from ..comm import processes
 from ..facts import oom
 from ..hang import diagnosis, ended, folder, model
-from ..hang.model import Snapshot
+from ..hang.model import Rank, Snapshot
 from ..hang.stacks import user_frame
 from ..hang.variables import rank_variables
 from ..report.findings import known_error
@@ -30,11 +31,6 @@ from .channel import log
 from .errors import JobError
 from .first_failure import RankFailure, advice, read_failure, summary
 from .watcher import Watcher, hang_page
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from ..hang.model import Rank
 
 # The status of a job that was ended because it hung, and is to be requeued or not.
 HUNG = 79

@@ -14,7 +14,7 @@ import sys
 import time
 from collections import Counter, deque
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn, Optional, Tuple
 
 from ..comm.addresses import is_loopback
 from ..report.text import format_count
@@ -33,7 +33,6 @@ from .errors import JobError, Stopped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import NoReturn, Optional, Tuple
 
     Decision = Callable[[Sequence[Any]], Any]
     Event = Tuple[Connection, Optional[Message]]
@@ -123,7 +122,6 @@ class Channel:
         self.send_to_all(Message(stop=number))
 
     def close(self) -> None:
-        """Close all connections."""
         self.selector.close()
         for connection in self.connections:
             connection.close()

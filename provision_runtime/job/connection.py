@@ -174,18 +174,18 @@ def greet(greeting: Message, address: str, port: int, key: bytes) -> Connection 
         return None
     connection = Connection(sock, key, MEMBER)
     end = time.monotonic() + GREETING_S
-    answers: list[Message] | None = []
+    replies: list[Message] | None = []
     has_greeted = False
     try:
         connection.open()
-        while answers == [] and time.monotonic() < end:
-            answers = connection.receive()
+        while replies == [] and time.monotonic() < end:
+            replies = connection.receive()
             if connection.has_peer and not has_greeted:
                 connection.send(greeting)
                 has_greeted = True
     except OSError:
         pass
-    welcome = answers[0] if answers else Message()
+    welcome = replies[0] if replies else Message()
     if welcome.end is not None:
         raise JobError(welcome.end, is_remote=True)
     if welcome.job != greeting.job:

@@ -60,11 +60,11 @@ class RankFailure:
         """Of the catalog of findings; or nothing."""
         if self.distance > 1:
             return "early-exit"
-        known = known_error(self.chain)
-        if known == "worker-ended" and self.oom_kills:
+        id = known_error(self.chain)
+        if id == "worker-ended" and self.oom_kills:
             return "oom-killed"
-        if known:
-            return known
+        if id:
+            return id
         if self.status == -signal.SIGKILL:
             return "rank-oom-killed" if self.oom_kills else "rank-killed"
         return "rank-crashed" if self.status < 0 and not self.chain else ""
@@ -120,8 +120,8 @@ def summary(
         return []
     first = failed[0]
     ended = [row for row in rows if not row.status and row.time <= first.time]
-    alike = [row for row in failed if row.likeness == first.likeness]
-    ranks = name_ranks([row.rank for row in alike])
+    same = [row for row in failed if row.likeness == first.likeness]
+    ranks = name_ranks([row.rank for row in same])
     name = f"rank {first.rank} on {first.node}" if nodes > 1 else f"rank {first.rank}"
     what = f"({_clock(first)}): {first.text}"
     line = f"{name} failed first {what}"
@@ -130,21 +130,21 @@ def summary(
         if ended:
             left = name_ranks([row.rank for row in ended])
             line = f"{left} ended without an error ({_clock(ended[0])}): {name} lost it {what}"
-    elif len(alike) > 1:
+    elif len(same) > 1:
         order = f"{name} first" if first.chain else "which of them first is unknown"
         line = f"{ranks} failed alike, {order} {what}"
-    others = world_size - len(alike) - len(ended)
-    if others > 0 and first.distance < 2:
-        line += f"; {format_count(others, 'other')} ended because of it"
+    consequences = world_size - len(same) - len(ended)
+    if consequences > 0 and first.distance < 2:
+        line += f"; {format_count(consequences, 'other')} ended because of it"
     lines = [line]
-    known = first.advice_id
-    if cause and known in VAGUE and (cause.id == known or cause.id not in VAGUE):
+    id = first.advice_id
+    if cause and id in VAGUE and (cause.id == id or cause.id not in VAGUE):
         lines.append(f"[{cause.id}] {cause.message}")
         if cause.line:
             lines.append(f"    {cause.line.file}:{cause.line.line}: {cause.line.source}")
         lines.append(f"    {cause.advice}")
-    elif known:
-        lines += advice(known)
+    elif id:
+        lines += advice(id)
     return list(map(escape_line, lines))
 
 

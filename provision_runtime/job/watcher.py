@@ -11,13 +11,11 @@ from __future__ import annotations
 import os
 import threading
 import time
-from typing import TYPE_CHECKING, Callable, Optional
+from collections.abc import Sequence
+from typing import Callable, Optional
 
 from ..hang import diagnosis, model, page, processes
 from ..hang.collect import ProcessSelection, collect
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 # Of one core, and bytes per second: less than this is the housekeeping of threads that wait.
 IDLE_CPU, IDLE_BYTES = 0.05, 20_000
@@ -85,8 +83,8 @@ class Watcher(threading.Thread):
         activities = {}
         for pid in pids:
             try:
-                others = processes.descendants(pid, pids, parents)
-                activities[pid] = processes.activity(pid, others)
+                children = processes.descendants(pid, pids, parents)
+                activities[pid] = processes.activity(pid, children)
             except OSError:  # it has ended
                 continue
         return activities

@@ -21,12 +21,10 @@ from ..facts.digests import prefix_digests, read_marker
 from . import fabric_libraries
 from .commands import read_text
 from .facts import read_within, system
-from .results import SETTING
+from .results import SETTING, Distributions, DriftFacts, Texts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-    from .results import Distributions, DriftFacts, Texts
 
     FactReader = Callable[[Path], object]
 

@@ -235,8 +235,6 @@ class RanksResult(TypedDict):
 
 
 class JobOnHost(TypedDict):
-    """The part of a job on one host."""
-
     id: str
     node: int
     state: str

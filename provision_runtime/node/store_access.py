@@ -7,14 +7,10 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from typing import TYPE_CHECKING
 
 from . import trust
 from .errors import NodeError
-from .store import FOLDERS
-
-if TYPE_CHECKING:
-    from .store import Store
+from .store import FOLDERS, Store
 
 
 def ensure_folders(store: Store) -> None:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import TYPE_CHECKING
 
 from . import store as stores
 from .activation import prune_parts, remove_unused
 from .install import processes_in
-from .results import IS_ACTIVE
+from .results import (
+    IS_ACTIVE,
+    RemovedEnvironments,
+    StoreContents,
+    StoredEnvironment,
+    StoreLog,
+    Texts,
+)
 from .store import Store
 from .store_journal import journal_events
 from .store_lock import locked, release
-
-if TYPE_CHECKING:
-    from .results import RemovedEnvironments, StoreContents, StoredEnvironment, StoreLog, Texts
 
 # The last events of a store that its log returns.
 LOG_EVENTS = 1000

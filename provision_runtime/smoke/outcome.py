@@ -39,13 +39,9 @@ class Outcome:
 
 
 def with_finding(
-    finding_id: str,
-    message: str,
-    ranks: Sequence[int] = (),
-    data: dict[str, Any] | None = None,
-    broken: bool = False,
+    finding_id: str, message: str, ranks: Sequence[int] = (), broken: bool = False
 ) -> Outcome:
-    return Outcome("", (Finding(finding_id, message, tuple(ranks)),), data or {}, broken)
+    return Outcome(findings=(Finding(finding_id, message, tuple(ranks)),), broken=broken)
 
 
 def describe_error(error: BaseException) -> str:

@@ -200,8 +200,8 @@ class RankRunner:
             return self._outcome_with_missing_ranks(missing.ranks, collected), duration_s
         except StoreLost as store_error:
             # Ranks that wait for rank 0's process lose the store with it.
-            lost = Finding("store-lost", str(store_error))
-            return Outcome(findings=(lost, *outcome_here.findings), broken=True), duration_s
+            absent = Finding("store-lost", str(store_error))
+            return Outcome(findings=(absent, *outcome_here.findings), broken=True), duration_s
         merge = combine if any(outcome.broken for outcome in outcomes) else phase.merge
         merged = merge(outcomes)
         if differing is not None:
@@ -346,8 +346,8 @@ class RankRunner:
             # Rank 0 is alive, as the shared folder shows, and reports.
             store = f"{env.master_addr}:{env.master_port}"
             message = f"{env.host} no longer reaches the store at {store}; rank 0 reports"
-            lost = Finding("link-lost", message, (env.rank,))
-            self._reporter.fail(context.phase, (lost,), is_written=False)
+            missing = Finding("link-lost", message, (env.rank,))
+            self._reporter.fail(context.phase, (missing,), is_written=False)
             return
         findings = postmortem.blame(evidence, env.world_size, reason, cause)
         phase = postmortem.failing_phase(evidence, context.phase)

@@ -27,7 +27,7 @@ SLINGSHOT, SLINGSHOT_INTERFACE, SLINGSHOT_DRIVER = "slingshot", "hsn", "cxi"
 # With so many equal interfaces all but one belong to the GPUs: a3-highgpu of Google has four and
 # one more, a3-megagpu eight (https://cloud.google.com/compute/docs/gpus/gpudirect).
 GPU_INTERFACES = 5
-USUAL_LANES = 16
+DEFAULT_LANES = 16
 # With one port fewer than GPUs, one is down; but two GPUs often share one port.
 FEWEST_RAILS = 3
 
@@ -117,9 +117,11 @@ def _within_host(host: HostWires) -> Wire:
     peer_access = facts.get("peer_access", True)
     gb_s = _nvlink_gb_s(host)
     if not gb_s:
+        kind = "pcie" if peer_access else "host"
         # A hypervisor may hide that GPUs reach one another, and then nothing is broken.
-        is_virtual = host.wires.get("virtual", False)
-        return _pcie_limit(host, "virtual" if is_virtual else "pcie" if peer_access else "host")
+        if host.wires.get("virtual", False):
+            kind = "virtual"
+        return _pcie_limit(host, kind)
     name, kind = f"the NVLinks of {host.host}", "nvlink"
     if facts.get("bridge") or not peer_access:
         kind = "bridge"
@@ -160,7 +162,7 @@ def _pcie_limit(host: HostWires, kind: str) -> Wire:
     if not by_address.keys() >= set(addresses):
         return Wire("", kind, 0.0)
     slowest = min((by_address[address] for address in addresses), key=lambda link: link["gb_s"])
-    lanes, card_lanes = slowest["lanes"], slowest.get("card_lanes", USUAL_LANES)
+    lanes, card_lanes = slowest["lanes"], slowest.get("card_lanes", DEFAULT_LANES)
     all_lanes = f"(of x{card_lanes}) " if lanes < card_lanes else ""
     name = f"the PCIe {slowest['generation']} x{lanes} lanes {all_lanes}of the GPU at "
     name += f"{slowest['address']} of {host.host}"

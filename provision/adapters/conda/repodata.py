@@ -24,8 +24,6 @@ TORCH_PACKAGES = frozenset(("pytorch", "libtorch", "pytorch-cpu", "pytorch-gpu")
 
 @frozen
 class ChannelRecord:
-    """One record of a channel."""
-
     version: str
     build: str
     channel: str  # as the request names it

@@ -131,5 +131,5 @@ def _is_fault(condition: str, status: str) -> bool:
 
 def _count(quantity: str | None) -> int:
     """A quantity of Kubernetes, where 1000 is 1k; a label may be anything."""
-    match = re.fullmatch(r"(\d+)(k?)", quantity or "")
-    return int(match[1]) * (1000 if match[2] else 1) if match else 0
+    digits = re.sub("k$", "000", quantity or "")
+    return int(digits) if digits.isdecimal() else 0

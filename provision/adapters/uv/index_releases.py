@@ -54,7 +54,7 @@ def index_releases(name: str, request: ResolveRequest) -> tuple[IndexRelease, ..
     cannot be read.
     """
     tags = request_tags(request)
-    found: dict[Version, IndexRelease] = {}
+    releases: dict[Version, IndexRelease] = {}
     settings = index_settings(request.build_path, request.mirrors)
     local = settings.local or IndexSettings()
     groups = (
@@ -64,12 +64,12 @@ def index_releases(name: str, request: ResolveRequest) -> tuple[IndexRelease, ..
     with HttpClient(pip_settings()) as client:
         for urls, links in groups:
             pages = [project_url(url, name) for url in urls]
-            for page in () if found else (*pages, *links):
+            for page in () if releases else (*pages, *links):
                 for release in _page_releases(page_files(client, page), name, request, tags):
-                    other = found.get(release.version, release)
+                    other = releases.get(release.version, release)
                     glibcs = filter(None, (release.glibc, other.glibc))
-                    found[release.version] = replace(other, glibc=min(glibcs, default=None))
-    return tuple(found[version] for version in sorted(found, reverse=True))
+                    releases[release.version] = replace(other, glibc=min(glibcs, default=None))
+    return tuple(releases[version] for version in sorted(releases, reverse=True))
 
 
 def newest_release(
@@ -79,9 +79,9 @@ def newest_release(
     pre-release. glibc: it must have a wheel for that; None: it need not have one."""
     versions = [current]
     for release in releases:
-        is_usual = current.is_prerelease or not release.version.is_prerelease
+        is_allowed = current.is_prerelease or not release.version.is_prerelease
         has_wheel = glibc is None or (release.glibc is not None and release.glibc <= Version(glibc))
-        if is_usual and has_wheel and limits.contains(release.version, prereleases=True):
+        if is_allowed and has_wheel and limits.contains(release.version, prereleases=True):
             versions.append(release.version)
     return max(versions)
 
@@ -106,7 +106,6 @@ def index_urls(build_path: str | None, mirrors: Mirrors) -> list[str]:
 
 
 def project_url(index: str, name: str) -> str:
-    """The page of a project in an index."""
     return f"{index.rstrip('/')}/{canonicalize_name(name)}/"
 
 

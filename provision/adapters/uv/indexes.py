@@ -32,8 +32,8 @@ def index_settings(build_path: str | None = None, mirrors: Mirrors = NO_MIRRORS)
     settings = configured_settings()
     settings = _mirrored(settings, mirrors)
     if mirrors.index:
-        others = [index for index in settings.indexes if not index.get("default")]
-        settings = replace(settings, indexes=({"url": mirrors.index, "default": True}, *others))
+        further = [index for index in settings.indexes if not index.get("default")]
+        settings = replace(settings, indexes=({"url": mirrors.index, "default": True}, *further))
     torch_url = torch_index_url(build_path) if build_path else None
     if torch_url is None:
         return settings
@@ -43,12 +43,14 @@ def index_settings(build_path: str | None = None, mirrors: Mirrors = NO_MIRRORS)
 
 def configured_settings() -> IndexSettings:
     """uv's own settings; with pip's indexes if uv's name no index."""
-    own = read_uv_settings(os.environ)
-    if own.indexes or own.find_links:
-        return own
+    uv_settings = read_uv_settings(os.environ)
+    if uv_settings.indexes or uv_settings.find_links:
+        return uv_settings
     from_pip = _from_pip(pip_settings())
-    origins = (*from_pip.origins, *own.origins)
-    return replace(from_pip, further=own.further, origins=origins, ignored=own.ignored)
+    origins = (*from_pip.origins, *uv_settings.origins)
+    return replace(
+        from_pip, further=uv_settings.further, origins=origins, ignored=uv_settings.ignored
+    )
 
 
 def torch_index_url(build_path: str) -> str | None:

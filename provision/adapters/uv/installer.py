@@ -12,7 +12,7 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from provision.adapters.installed_files import normal_path, recorded_paths
+from provision.adapters.installed_files import recorded_paths
 from provision.adapters.uv.configuration import IndexSettings
 from provision.adapters.uv.indexes import index_settings
 from provision.adapters.uv.resolve_request import UV_GLIBC, python_platform
@@ -23,6 +23,7 @@ from provision.core.platforms import Platform
 from provision.core.requirement_urls import EDITABLE
 from provision.core.tempdirs import temporary_directory
 from provision.core.types import LockedPackage
+from provision_runtime.facts.digests import normal_path
 
 STEPS = re.compile(r" *(Downloading|Downloaded|Building|Built) ")
 

@@ -127,9 +127,9 @@ def _compile_new_requirements(
         of_new = ""
         if request.new_requirements:
             # uv takes no addresses and no extras as constraints.
-            others = [text for text in request.requirements if not {"@", "["} & set(text)]
-            alone = replace(request, requirements=request.new_requirements)
-            of_new = _pip_compile(alone, indexes, folder, constraints=others)
+            constraints = [text for text in request.requirements if not {"@", "["} & set(text)]
+            new_request = replace(request, requirements=request.new_requirements)
+            of_new = _pip_compile(new_request, indexes, folder, constraints=constraints)
         annotated = _pip_compile(request, indexes, folder, "--offline")
     except ProvisionError:  # nothing in the cache, or a conflict, which the usual way explains
         return None

@@ -49,8 +49,8 @@ def build_wheel(
     command += [] if on_line else ["--quiet"]
     command += ["--out-dir", folder, "--no-python-downloads", "--python"]
     if prefix is None:
-        own_version = f"{sys.version_info.major}.{sys.version_info.minor}"
-        command.append(sys.executable if python == own_version else python)
+        running_version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        command.append(sys.executable if python == running_version else python)
     else:
         interpreter = prefix / "bin" / "python"
         command.append(interpreter)

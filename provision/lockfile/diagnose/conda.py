@@ -70,7 +70,7 @@ def _missing(
         for spec in missing
     ]
     advice = "Name a channel that has it with --channel, or request what is available. "
-    options = dict.fromkeys(option for spec in missing if (option := reasons.option(spec)))
+    options = dict.fromkeys(filter(None, map(reasons.option, missing)))
     if options:
         advice += f"Or use {' and '.join(options)}. "
     return f"{'; '.join(sentences)}.", advice

@@ -162,13 +162,13 @@ def solutions(
     for other in nearest_pythons(python, pythons) if python else ():
         if not enough and solves(f"--python {other}"):
             enough.append(f"--python {other}")
-    at_fault = dict.fromkeys(option for text in core if (option := reasons.option(text)))
-    alone = [option for option in at_fault if solves(option)]
-    added = dict.fromkeys(option for text in reasons.reasons if (option := reasons.option(text)))
-    if at_fault and not alone and solves(WITH.join(added)):
+    at_fault = dict.fromkeys(filter(None, map(reasons.option, core)))
+    sufficient = [option for option in at_fault if solves(option)]
+    added = dict.fromkeys(filter(None, map(reasons.option, reasons.reasons)))
+    if at_fault and not sufficient and solves(WITH.join(added)):
         needed = minimal([*added], lambda options: not solves(WITH.join(options)))
-        alone = [WITH.join(needed)]
-    enough += alone
+        sufficient = [WITH.join(needed)]
+    enough += sufficient
     if not enough:
         return ""
     return f"Without other changes, {', or '.join(f'{option} solves it' for option in enough)}. "
@@ -176,7 +176,7 @@ def solutions(
 
 def nearest_pythons(python: str, pythons: Iterable[str]) -> list[str]:
     """The other Python versions, the nearest first, of two the older one."""
-    others = {version for version in pythons if re.fullmatch(r"3\.\d+", version)} - {python}
-    by_age = sorted(others, key=version_key)
+    candidates = {version for version in pythons if re.fullmatch(r"3\.\d+", version)} - {python}
+    by_age = sorted(candidates, key=version_key)
     minor = version_key(python)[1]
     return sorted(by_age, key=lambda other: abs(version_key(other)[1] - minor))[:MAX_PYTHONS]

@@ -51,7 +51,6 @@ class LockFinding:
 
 
 def finding(entry: LockedPackage, kind: FindingKind, message: str) -> LockFinding:
-    """A finding about one entry."""
     return LockFinding(platform=entry.platform, package=entry.name, kind=kind, message=message)
 
 

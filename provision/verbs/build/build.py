@@ -13,10 +13,10 @@ from provision.core.types import (
     Image,
     Kernel,
     Lock,
-    Place,
     Prefix,
     Progress,
     SmokeResult,
+    SmokeTarget,
     StageRecord,
     StageStatus,
 )
@@ -146,7 +146,7 @@ def _smoke_stage(
     if not plan.request.smoke:
         stages.add("smoke", "skipped", NO_SMOKE)
         return ()
-    targets: list[Place] = ["prefix"]
+    targets: list[SmokeTarget] = ["prefix"]
     if image is not None and client is not None:
         targets.append("image")
     results = []

@@ -9,7 +9,6 @@ import click
 
 from provision.cli.options import (
     dry_run_option,
-    no_wait_option,
     prefix_option,
     relock_option,
 )
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
 )
 @relock_option
 @dry_run_option
-@no_wait_option
 @verb
 def build(
     console: Console,

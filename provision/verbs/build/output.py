@@ -36,7 +36,6 @@ def build_lines(
 
 
 def _next_commands(result: BuildResult, machine: HostGpus) -> list[str]:
-    """Commands to copy."""
     name = result.name
     processes = "gpu" if result.resolution.cuda and machine.gpus else "2"
     lines = [

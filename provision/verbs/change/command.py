@@ -12,7 +12,6 @@ from provision.cli.options import (
     build_env_option,
     dry_run_option,
     mirror_option,
-    no_wait_option,
     option_group,
 )
 from provision.cli.verb import context_of, verb
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 change_options = option_group(
     dry_run_option,
-    no_wait_option,
     mirror_option,
     build_env_option,
 )

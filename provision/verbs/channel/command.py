@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from provision.cli.options import dry_run_option, mirror_option, no_wait_option
+from provision.cli.options import dry_run_option, mirror_option
 from provision.cli.verb import context_of, verb
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ def channel() -> None:
 )
 @mirror_option
 @dry_run_option
-@no_wait_option
 @verb
 def bootstrap(
     console: Console, envs: Path | None, force: bool, dry_run: bool, **options: Any
@@ -54,7 +53,6 @@ def bootstrap(
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @mirror_option
 @dry_run_option
-@no_wait_option
 @verb
 def mirror(
     console: Console,

@@ -63,7 +63,7 @@ def mirror(
     locked = [locks.read_file(lock_file(context, target)).entries for target in targets]
     packages = unique_files(chain.from_iterable(locked))
     name = f"+mirror-{hashlib.sha256(str(folder.absolute()).encode()).hexdigest()[:16]}"
-    work = environment_lock(context.folders, name, context.progress, wait=context.wait)
+    work = environment_lock(context.folders, name, context.progress)
     with nullcontext() if dry_run else work:
         missing = _missing(folder, packages)
         if not dry_run:
@@ -127,7 +127,7 @@ def _missing(folder: Path, packages: Mapping[str, LockedPackage]) -> list[str]:
         return path.is_file() and http.sha256_of(path) == item[1].sha256
 
     items = list(packages.items())
-    present = {path for (path, _), found in http.in_parallel(is_present, items) if found}
+    present = {path for (path, _), is_there in http.in_parallel(is_present, items) if is_there}
     return [path for path in packages if path not in present]
 
 

@@ -51,7 +51,9 @@ class Removable:
 
 def removable(context: Context, kinds: Sequence[str] = ()) -> list[Removable]:
     """What `clean` removes. kinds: only these; empty for all."""
-    candidates = sorted(_candidates(context.folders), key=lambda found: KINDS.index(found[0]))
+    candidates = sorted(
+        _candidates(context.folders), key=lambda candidate: KINDS.index(candidate[0])
+    )
     return [
         Removable(kind=kind, path=path, usage=disk_usage.measure(path), name=name)
         for kind, name, path in candidates

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def nodes_lines(result: NodesDiagnosis) -> list[str]:
     """Each finding once, with all nodes that have it; then the nodes that could not be examined."""
     from provision.adapters.clustershell import fold
-    from provision.cli.ship_output import failure_lines
+    from provision.cli.node_sets import failure_lines
 
     nodes_of: dict[tuple[str, str], list[str]] = {}
     examples: dict[tuple[str, str], ObservedFinding] = {}

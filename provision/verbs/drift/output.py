@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 
 from provision.cli.console import table, wrap_line
-from provision.cli.ship_output import NodeSets
+from provision.cli.node_sets import NodeSets
 from provision.cluster.inventory import NodeSelection
 from provision.core.documents import DriftDeviation, DriftFact, DriftRecord
 from provision.verbs.drift.comparison import (

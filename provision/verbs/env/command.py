@@ -13,7 +13,6 @@ from provision.cli.options import (
     dry_run_option,
     environment_argument,
     mirror_option,
-    no_wait_option,
     prefix_option,
     relock_option,
     yes_option,
@@ -38,7 +37,6 @@ def env() -> None:
 @prefix_option
 @relock_option
 @dry_run_option
-@no_wait_option
 @verb
 def create(
     console: Console,
@@ -111,11 +109,8 @@ def tree(console: Console, name: str, package: str | None, envs: Path | None) ->
 @click.argument("name")
 @yes_option
 @dry_run_option
-@no_wait_option
 @verb
-def remove(
-    console: Console, name: str, envs: Path | None, yes: bool, dry_run: bool, **options: Any
-) -> int:
+def remove(console: Console, name: str, envs: Path | None, yes: bool, dry_run: bool) -> int:
     """Remove an environment's prefix, kernel, image and packs.
 
     Lists what it would remove, with sizes, and asks. Its folder in envs stays.
@@ -131,7 +126,7 @@ def remove(
     def ask(products: Sequence[Product]) -> bool:
         return confirm(f"Remove environment {name}?", lines(products, "would remove"), yes=yes)
 
-    context = context_of(console, envs, options)
+    context = context_of(console, envs)
     if dry_run:
         removed, verb_form = command.products(context, name), "would remove"
     else:

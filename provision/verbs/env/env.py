@@ -111,7 +111,7 @@ def remove(
     """
     folders = context.folders
     products(context, name)  # before a lock file is created for a name that does not exist
-    with environment_lock(folders, name, context.progress, wait=context.wait):
+    with environment_lock(folders, name, context.progress):
         listed = products(context, name)
         if not confirm(listed):
             return []

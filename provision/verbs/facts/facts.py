@@ -26,7 +26,7 @@ from provision.core.errors import (
     Unreachable,
 )
 from provision.core.mirrors import Mirrors, path_from_url
-from provision.core.paths import FACTS
+from provision.core.paths import FACTS, LAB
 from provision.core.types import Verdict
 from provision.image.registry.artifact import artifact_files
 from provision.image.registry.reference import parse_registry_reference
@@ -52,7 +52,6 @@ class FactsSummary:
 
 
 def show(context: Context) -> FactsSummary:
-    """The facts in use."""
     edition = catalog.edition()
     releases = [version for version in catalog.releases() if ".dev" not in version]
     return FactsSummary(
@@ -148,7 +147,7 @@ def _from_address(context: Context, stated: str, signers: Path | None) -> tuple[
     address that the user gave."""
     stated, _, sha256 = stated.partition("#sha256=")
     configured = settings.facts_settings()
-    if not configured and Path(lab_definition.FILE).is_file():
+    if not configured and Path(LAB).is_file():
         configured = lab_definition.read_lab(Path.cwd()).facts
     address = stated or configured.get("address", "")
     if not address:
@@ -194,28 +193,28 @@ def verify(
 ) -> str:
     """What shows that facts are genuine, in words. Raises IntegrityError if nothing does."""
     actual = hashlib.sha256(content).hexdigest()
-    shown = []
+    proofs = []
     if sha256:
         if sha256 != actual:
             raise IntegrityError(f"The hash of {address} is {actual}, not {sha256}.")
-        shown.append("hash")
+        proofs.append("hash")
     if signers is not None and signature:
         principal = openssh.verify_signature(content, signature, signers, NAMESPACE)
-        shown.append(f"signature of {principal}")
+        proofs.append(f"signature of {principal}")
     elif signers is not None and not sha256:
         raise IntegrityError(
             f"{address} has no signature ({SIGNATURE.removeprefix('.')} next to it).",
             advice=f"Whoever publishes it makes one: ssh-keygen -Y sign -n {NAMESPACE} -f KEY {FACTS}",
         )
     if address.startswith(OCI) and "@sha256:" in address:
-        shown.append("digest")
-    if not shown:
+        proofs.append("digest")
+    if not proofs:
         raise IntegrityError(
             f"{address} is neither signed nor given by its hash.",
             advice="Name those who may sign it (--signers FILE), or its hash, if whoever made it "
             f"says the same: {address}#sha256={actual}",
         )
-    return ", ".join(shown)
+    return ", ".join(proofs)
 
 
 def _from_index(context: Context, notes: list[str]) -> str:

@@ -13,7 +13,6 @@ from provision.cli.options import (
     environment_argument,
     mirror_option,
     mount_option,
-    no_wait_option,
     option_group,
     output_file_option,
     time_option,
@@ -121,7 +120,6 @@ for _command in (registry_command.push, registry_command.index, registry_command
     "unpacked and not run.  [default: this machine's]",
 )
 @dry_run_option
-@no_wait_option
 @verb
 def build(
     console: Console,

@@ -57,7 +57,7 @@ def push_image(
     the image, and its SBOM and provenance.
     """
     specs.check_name(name)
-    with environment_lock(context.folders, name, context.progress, wait=context.wait):
+    with environment_lock(context.folders, name, context.progress):
         image = environment_image(context, name, platform)
         passport = read_passport(context.folders, name)
         reference = images.parse_registry_reference(target, image)

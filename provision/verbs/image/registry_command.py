@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from provision.cli.options import no_wait_option
 from provision.cli.verb import context_of, verb
 from provision.core.platforms import PLATFORMS, Platform
 
@@ -49,7 +48,6 @@ sign_option = click.option(
 )
 @sign_option
 @image_platform_option
-@no_wait_option
 @verb
 def push(
     console: Console,
@@ -60,7 +58,6 @@ def push(
     attach: bool,
     key: Path | None,
     image_platform: Platform | None,
-    **options: Any,
 ) -> None:
     """Push an environment's image to a registry.
 
@@ -71,7 +68,7 @@ def push(
     from provision.verbs.image.registry import push_image
     from provision_runtime.report.text import format_bytes
 
-    context = context_of(console, envs, options)
+    context = context_of(console, envs)
     signing_key = _read_key(key) if key else None
     pushed = push_image(context, name, target, compression, attach, signing_key, image_platform)
     sizes = (

@@ -134,9 +134,9 @@ def _offer(console: Console, context: Context, reading: Reading, options: dict[s
             for line in account_lines(command.printed_entries(reading, options["name"])):
                 click.echo(for_stream(line, sys.stderr), err=True)
         raise
-    shown = proposal_lines(proposal)
+    lines = proposal_lines(proposal)
     if options["dry_run"]:
-        console.result("init", proposal, shown)
+        console.result("init", proposal, lines)
         return
     if not options["yes"] and not is_asking:
         raise InvalidSpec(
@@ -144,11 +144,11 @@ def _offer(console: Console, context: Context, reading: Reading, options: dict[s
             advice="--yes writes it, --dry-run shows it.",
         )
     if is_asking:
-        click.echo(for_stream("\n".join(shown), sys.stdout))
+        click.echo(for_stream("\n".join(lines), sys.stdout))
         if not click.confirm(f"Write {home_path(proposal.path)}?", default=True):
             return
     command.write(proposal)
-    before = [] if console.quiet or is_asking else shown
+    before = [] if console.quiet or is_asking else lines
     console.result("init", proposal, [*before, *written_lines(proposal)])
 
 

@@ -15,7 +15,7 @@ from provision.adapters import conda
 from provision.core.atomic import atomic_write
 from provision.core.dataclass import frozen
 from provision.core.errors import InUse, InvalidSpec, NoSuchBuild
-from provision.core.paths import SPEC
+from provision.core.paths import LAB, SPEC
 from provision.core.settings import folder_settings
 from provision.core.spec_fields import Spec
 from provision.core.statements import Statement
@@ -141,7 +141,7 @@ def read_one(file: Path, choices: Choices, selection: Selection) -> Reading:
     understood."""
     statements = read_file(file, selection)
     selection.check()
-    folder = file.absolute().parent if repository.is_usual(file.name) else Path(file.stem)
+    folder = file.absolute().parent if repository.is_project_file(file.name) else Path(file.stem)
     request = _decide(statements, choices)
     return Reading(request=request, source=file.name, folder=folder)
 
@@ -200,15 +200,15 @@ def choose_cuda(context: Context, request: Request, machine: HostGpus) -> CudaCh
 
 def _allowed_cuda(request: Request, machine: HostGpus) -> CudaChoice:
     """Of the CUDA versions that files allow, the newest that this machine is known to run."""
-    cuda, here = request.cudas[0], ""
+    cuda, suffix = request.cudas[0], ""
     torch = request.content.get("torch", ANY_TORCH)
     for candidate in request.cudas if machine.gpus else ():
         spec = specs.combine({}, {"torch": torch, "cuda": candidate}, name="")
         if not _machine_problems(spec, machine)[0]:
-            cuda, here = candidate, " that runs here"
+            cuda, suffix = candidate, " that runs here"
             break
     allowed = ", ".join(request.cudas)
-    note = f"CUDA {cuda}: the newest of those that the files allow ({allowed}){here}"
+    note = f"CUDA {cuda}: the newest of those that the files allow ({allowed}){suffix}"
     return CudaChoice(cuda=cuda, note=note if len(request.cudas) > 1 else "")
 
 
@@ -230,10 +230,10 @@ def _lab_default(context: Context) -> tuple[str, Path] | None:
     if "envs" in (settings := folder_settings()):
         folders.append(settings["envs"].parent)
     for folder in folders:
-        if (folder / lab_definition.FILE).is_file():
+        if (folder / LAB).is_file():
             cuda = lab_definition.read_lab(folder).cuda
             if cuda:
-                return cuda, folder / lab_definition.FILE
+                return cuda, folder / LAB
     return None
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from provision.cli.options import dry_run_option, no_wait_option
+from provision.cli.options import dry_run_option
 from provision.cli.verb import verb
 
 if TYPE_CHECKING:
@@ -16,14 +16,8 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("source", required=False, metavar="[GIT-URL|FOLDER]")
 @dry_run_option
-@no_wait_option
 @verb
-def join(
-    console: Console,
-    source: str | None,
-    dry_run: bool,
-    no_wait: bool,
-) -> int:
+def join(console: Console, source: str | None, dry_run: bool) -> int:
     """Join a lab: its environments, kernels, folders, and a first job.
 
     Reads lab.yml of the lab's repository, and asks nothing. Changes only provision's own folders
@@ -37,6 +31,6 @@ def join(
     from provision.verbs.join import join as command
     from provision.verbs.join.output import join_json, join_lines
 
-    report = command.join(source, console, act=not dry_run, wait=not no_wait)
+    report = command.join(source, console, act=not dry_run)
     console.result("join", join_json(report), join_lines(report))
     return 1 if report.open_steps else 0

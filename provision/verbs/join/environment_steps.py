@@ -86,8 +86,8 @@ def _prefix(run: JoinRun, environment: LabEnvironment) -> Iterator[Note]:
         return
     # The usual place, where the recorded one is below a store that we only read.
     is_in_store = plan.prefix_path.is_relative_to(_store(run))
-    usual_path = run.context.folders.prefixes / plan.name if is_in_store else None
-    prefix, _ = installed.create(run.context, BuildRequest(name=name, prefix=usual_path))
+    default_path = run.context.folders.prefixes / plan.name if is_in_store else None
+    prefix, _ = installed.create(run.context, BuildRequest(name=name, prefix=default_path))
     run.changed = True
     run.refresh()
     yield _installed(name, prefix, "was installed from its lock")

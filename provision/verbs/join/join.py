@@ -57,9 +57,7 @@ class JoinReport:
         return tuple(result.step for result in self.steps if result.is_open)
 
 
-def join(
-    address: str | None, progress: Progress, *, act: bool = True, wait: bool = True
-) -> JoinReport:
+def join(address: str | None, progress: Progress, *, act: bool = True) -> JoinReport:
     """Join a lab, or say how that stands.
 
     address: of a lab's repository, or its folder; None for the lab that was joined. act: False only
@@ -76,7 +74,7 @@ def join(
                 _check_writable(folder)
             owner = Folders(data=labs.parent, cache=labs.parent, envs=labs)
             lock_name = f"{folder.name}.join"
-            stack.enter_context(environment_lock(owner, lock_name, progress, wait=wait))
+            stack.enter_context(environment_lock(owner, lock_name, progress))
             progress.info(_title("lab"))
         lab, notes, changed = _read_repository(source, folder, progress, stack, act=act)
         if act:
@@ -84,7 +82,7 @@ def join(
                 records.write_source(folder, source)
             except OSError as error:
                 progress.warn(f"what was done is not recorded in {folder}: {error.strerror}")
-        run = JoinRun(lab=lab, progress=progress, act=act, wait=wait)
+        run = JoinRun(lab=lab, progress=progress, act=act)
         results = [StepResult(step="lab", notes=tuple(notes), changed=changed)]
         for name, work in WORK.items():
             if act:

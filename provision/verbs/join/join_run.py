@@ -32,7 +32,6 @@ class JoinRun:
     lab: Lab
     progress: Progress
     act: bool
-    wait: bool = True
     changed: bool = False  # by the step that runs
     _context: Context | None = None
     _findings: list[ObservedFinding] | None = None
@@ -59,7 +58,6 @@ class JoinRun:
                 ),
                 progress=self.progress,
                 get_solver=solver_of(options),
-                wait=self.wait,
             )
         return self._context
 

@@ -38,14 +38,14 @@ def refuse_nodes_of_slurm(context: Context, selection: NodeSelection) -> None:
     names = {name for row in rows for name in (row.name, row.host)}
     allocated = set(expand(slurm_nodes.allocation() or ""))
     addresses = [node.ssh_host for node in hosts]
-    taken = [
+    scheduled = [
         address
         for address in addresses
         if {address, address.partition(".")[0]} & names and address not in allocated
     ]
-    if taken:
+    if scheduled:
         raise InvalidSpec(
-            f"{fold(taken)}: these are nodes of Slurm, and a job started by ssh would bypass "
+            f"{fold(scheduled)}: these are nodes of Slurm, and a job started by ssh would bypass "
             "Slurm.",
             advice=f"Use --on slurm:PARTITION. --on ssh:{fold(addresses)} starts it anyway.",
         )

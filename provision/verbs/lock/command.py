@@ -13,7 +13,6 @@ from provision.cli.options import (
     build_env_option,
     dry_run_option,
     mirror_option,
-    no_wait_option,
     output_file_option,
     relock_option,
 )
@@ -73,7 +72,6 @@ class DefaultCommandGroup(click.Group):
 @build_env_option
 @all_option
 @dry_run_option
-@no_wait_option
 @verb
 def make_lock(
     console: Console, name: str | None, envs: Path | None, dry_run: bool, **options: Any

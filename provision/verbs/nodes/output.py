@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from provision.cli.console import table, wrap_line
-from provision.cli.ship_output import NodeSets, advice_lines, folded_lines
+from provision.cli.node_sets import NodeSets, advice_lines, folded_lines
 from provision_runtime.report.text import format_count
 
 if TYPE_CHECKING:
@@ -75,7 +75,9 @@ def check_lines(
             racks.setdefault(row.node.rack, []).append(name)
     sets = NodeSets(racks)
     lines = folded_lines(texts, width, sets) + folded_lines(warnings, width, sets, "warning: ")
-    for line in advice_lines(one for row in report for one in (*row.problems, *row.warnings)):
+    for line in advice_lines(
+        failure for row in report for failure in (*row.problems, *row.warnings)
+    ):
         lines += wrap_line(line, width)
     counts = Counter(row.verdict for row in report)
     parts = [f"{counts[kind]} {token}" for kind, token in VERDICTS.items() if counts[kind]]

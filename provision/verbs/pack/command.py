@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from provision.cli.cluster_options import inventory_option
-from provision.cli.options import dry_run_option, mirror_option, no_wait_option
+from provision.cli.options import dry_run_option, mirror_option
 from provision.cli.verb import context_of, verb
 
 if TYPE_CHECKING:
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 @inventory_option
 @mirror_option
 @dry_run_option
-@no_wait_option
 @verb
 def pack(console: Console, name: str, envs: Path | None, **options: Any) -> None:
     """Pack a locked environment into one file for nodes.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from provision.cli.options import dry_run_option, no_wait_option
+from provision.cli.options import dry_run_option
 from provision.cli.spec_options import build_request, name_argument, request_options
 from provision.cli.verb import context_of, verb
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 @request_options
 @click.option("--force", is_flag=True, help="Overwrite generated files that were edited by hand.")
 @dry_run_option
-@no_wait_option
 @verb
 def render(
     console: Console,

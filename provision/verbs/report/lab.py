@@ -20,6 +20,7 @@ from provision.core.credentials import without_credentials
 from provision.core.dataclass import frozen
 from provision.core.errors import IntegrityError, InvalidSpec, ProvisionError
 from provision.core.json_text import parse_json
+from provision.core.paths import LAB
 from provision.core.prefix_registry import all_projects
 from provision.core.project import project_title
 from provision.core.records import parse_record
@@ -27,7 +28,7 @@ from provision.environment import passport as passports
 from provision.report import deviating_facts, load_nodes
 from provision.workflow.context import Context
 from provision.workflow.environments import Environment, environments_of_all
-from provision.workflow.lab_definition import FILE, read_lab
+from provision.workflow.lab_definition import read_lab
 from provision_runtime.hang import model
 from provision_runtime.hang.diagnosis import diagnose
 
@@ -93,7 +94,7 @@ def lab_report(context: Context, files: Sequence[Path]) -> LabReport:
     records.append(_this_machine(context))
     newest = {(record.user, record.host): record for record in records}
     folder = context.folders.envs.parent
-    is_lab = (folder / FILE).is_file()
+    is_lab = (folder / LAB).is_file()
     title = read_lab(folder).name if is_lab else project_title(context.folders.envs)
     return LabReport(title=title, records=tuple(newest[key] for key in sorted(newest)))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from provision.adapters import openssh
 from provision.core.atomic import atomic_write
 from provision.core.errors import IntegrityError, InvalidSpec
-from provision.core.paths import Folders
+from provision.core.paths import LAB, Folders
 from provision.environment import passport as passports
 from provision.verbs.report.evidence import evidence_file
 from provision.workflow import lab_definition
@@ -35,7 +35,7 @@ def verify(folders: Folders, target: str, signers: Path | None) -> tuple[Path, s
     """
     path = evidence_file(folders, target)
     lab = folders.envs.parent
-    if signers is None and (lab / lab_definition.FILE).is_file():
+    if signers is None and (lab / LAB).is_file():
         signers = lab_definition.read_lab(lab).allowed_signers
     if signers is None:
         raise InvalidSpec(

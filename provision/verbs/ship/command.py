@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from provision.cli.cluster_options import cluster_options, selection_of
-from provision.cli.options import dry_run_option, no_wait_option
+from provision.cli.options import dry_run_option
 from provision.cli.set_option import set_option, setting
 from provision.cli.verb import context_of, verb
 from provision.core.dataclass import frozen
@@ -56,8 +56,6 @@ class SwitchSettings:
 
 @frozen
 class ShipSettings(SwitchSettings):
-    """Of ShipRequest."""
-
     tree: int = setting(
         click.IntRange(0),
         "How many nodes fetch the image from one node at the same time. 0: each node gets its copy "
@@ -119,7 +117,6 @@ key_option = click.option(
 )
 @older_option
 @dry_run_option
-@no_wait_option
 @verb
 def ship(console: Console, name: str, envs: Path | None, **options: Any) -> int:
     """Send a packed environment to nodes, verify it, and activate it.
@@ -137,7 +134,7 @@ def ship(console: Console, name: str, envs: Path | None, **options: Any) -> int:
     """
     from provision.workflow.ship import ship as command
 
-    context = context_of(console, envs, options)
+    context = context_of(console, envs)
     return _print(console, command.ship(context, _request(name, envs, options)))
 
 
@@ -151,7 +148,6 @@ def ship(console: Console, name: str, envs: Path | None, **options: Any) -> int:
 @key_option
 @older_option
 @dry_run_option
-@no_wait_option
 @verb
 def activate(console: Console, name: str, envs: Path | None, **options: Any) -> int:
     """Activate an environment that nodes already have.
@@ -174,7 +170,6 @@ def activate(console: Console, name: str, envs: Path | None, **options: Any) -> 
 @set_option(SwitchSettings)
 @key_option
 @dry_run_option
-@no_wait_option
 @verb
 def rollback(console: Console, name: str, envs: Path | None, **options: Any) -> int:
     """Go back to the environment that was active on nodes before.
@@ -191,7 +186,7 @@ def _switch(
     from provision.workflow.ship import ship as command
 
     request = _request(name, envs, options)
-    context = context_of(console, envs, options)
+    context = context_of(console, envs)
     return _print(console, command.switch(context, verb, request, options["key"]))
 
 
@@ -250,7 +245,7 @@ def _request(name: str, envs: Path | None, options: Mapping[str, Any]) -> ShipRe
 
 def _print(console: Console, report: StageRun) -> int:
     from provision.cli.console import output_width
-    from provision.cli.ship_output import ship_json, ship_lines
+    from provision.verbs.ship.output import ship_json, ship_lines
 
     console.result("ship", ship_json(report), ship_lines(report, output_width()))
     return 0 if report.succeeded else 1

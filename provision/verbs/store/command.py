@@ -62,7 +62,7 @@ def _print(
     lines: Callable[[Mapping[str, ResultT], int | None], list[str]],
 ) -> int:
     from provision.cli.console import output_width
-    from provision.cli.ship_output import failure_lines
+    from provision.cli.node_sets import failure_lines
 
     width = output_width()
     text = [*lines(report.nodes, width), *failure_lines(report.failures, width)]

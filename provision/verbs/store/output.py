@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from provision.adapters.clustershell import fold
 from provision.cli.console import table, wrap_line
-from provision.cli.ship_output import NodeSets, folded_lines
+from provision.cli.node_sets import NodeSets, folded_lines
 from provision.cluster.folding import fold_equal
 from provision_runtime.report.text import format_bytes
 

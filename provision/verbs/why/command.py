@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 @click.option(
     "-o",
     "--output",
-    "out",
     type=click.Path(path_type=Path, dir_okay=False),
     help="Also write the page to this file.",
 )
@@ -31,7 +30,7 @@ def why(
     console: Console,
     envs: Path | None,
     subject: str,
-    out: Path | None,
+    output: Path | None,
     namespace: str | None,
     **options: Any,
 ) -> int:
@@ -48,7 +47,8 @@ def why(
     """
     from provision.cli.console import output_width
     from provision.core.atomic import atomic_write
-    from provision.verbs.why import job, output
+    from provision.verbs.why import job
+    from provision.verbs.why.output import lines
     from provision.verbs.why.why import examine
 
     context = context_of(console, envs)
@@ -57,7 +57,7 @@ def why(
         result = job.examine_job(context, subject, selection, namespace)
     else:
         result = examine(context, subject)
-    if out is not None:
-        atomic_write(out, "".join(f"{line}\n" for line in output.lines(result, None)))
-    console.result("why", result, output.lines(result, output_width()))
+    if output is not None:
+        atomic_write(output, "".join(f"{line}\n" for line in lines(result, None)))
+    console.result("why", result, lines(result, output_width()))
     return result.exit_code

@@ -16,7 +16,6 @@ class ActivationRun(StageRun):
     """One run that switches nodes between the environments that they have."""
 
     def ask_history(self) -> dict[str, History]:
-        """What each node has."""
         nodes = self.in_state("pending", "unknown")
         arguments = {"path": self._path, "name": self.request.name}
         return self.ask(nodes, actions.STORE_HISTORY, arguments, stage="check")

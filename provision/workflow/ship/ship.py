@@ -20,16 +20,13 @@ from provision.cluster.inventory import Node, NodeSelection
 from provision.cluster.pack import Pack
 from provision.core.errors import InvalidSpec, ProvisionError
 from provision.core.file_locks import environment_lock
+from provision.core.paths import LAB, LOCK
 from provision.resolver import spec as specs
 from provision.workflow.context import Context, refuse_mistyped_name
 from provision.workflow.ship.activation import ActivationRun
 from provision.workflow.ship.shipment import Shipment
 from provision.workflow.ship.stages import Profile, ShipRequest, StageRun, Verb
 from provision.workflow.ship.states import required_nodes
-
-# provision.lockfile.FILE; importing that package would take as long as asking 20 nodes.
-LOCK_FILE = "conda-lock.yml"
-LAB_FILE = "lab.yml"
 
 
 def ship(context: Context, request: ShipRequest) -> StageRun:
@@ -38,7 +35,7 @@ def ship(context: Context, request: ShipRequest) -> StageRun:
     refuse_mistyped_name(context.folders, specs.check_name(request.name))
     pack = packs.read_pack(packs.pack_path(context.folders, request.name))
     # The lock may have been updated since it was packed.
-    path = context.folders.envs / pack.name / LOCK_FILE
+    path = context.folders.envs / pack.name / LOCK
     if path.exists():
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         if digest != pack.sidecar["lock_sha256"]:
@@ -124,13 +121,13 @@ def _locked_run(context: Context, request: ShipRequest) -> Iterator[dict[str, st
     meanwhile."""
     signers = ""  # `allowed_signers` of the lab whose envs folder this is, if it names any
     lab = context.folders.envs.parent
-    if (lab / LAB_FILE).is_file():
+    if (lab / LAB).is_file():
         from provision.workflow.lab_definition import read_lab  # few ships need it
 
         path = read_lab(lab).allowed_signers
         signers = path.read_text(encoding="utf-8", errors="replace") if path else ""
     lock = f"{request.name}.ship"
-    with environment_lock(context.folders, lock, context.progress, wait=context.wait):
+    with environment_lock(context.folders, lock, context.progress):
         try:
             yield {**run_identity(context), "signers": signers}
         except KeyboardInterrupt:

@@ -84,16 +84,16 @@ def expand_waves(texts: Sequence[str], nodes: Nodes) -> tuple[str, ...]:
     for text in map(str.strip, texts):
         if text in ("racks", "zones"):
             kind = text.removesuffix("s")
-            places = dict.fromkeys(filter(None, (getattr(node, kind) for node in nodes)))
-            waves += [f"{kind}:{place}" for place in places] or [f"{kind}:"]
+            locations = dict.fromkeys(filter(None, (getattr(node, kind) for node in nodes)))
+            waves += [f"{kind}:{location}" for location in locations] or [f"{kind}:"]
         else:
             waves.append(text)
     for wave in waves:
         if not _PLACE.match(wave):
             required_nodes(wave, len(nodes), "--canary")
             continue
-        kind, _, place = wave.partition(":")
-        if not place or all(getattr(node, kind) != place for node in nodes):
+        kind, _, location = wave.partition(":")
+        if not location or all(getattr(node, kind) != location for node in nodes):
             raise InvalidSpec(
                 f"--canary {','.join(texts)}: no node of --on stands in `{wave}`.",
                 advice="`provision nodes list` shows racks.",
@@ -108,8 +108,8 @@ def plan_waves(waves: Sequence[str], nodes: Nodes, total: int | None = None) -> 
     planned, remaining = [], list(nodes)
     for text in waves:
         if _PLACE.match(text):
-            kind, _, place = text.partition(":")
-            wave = [node for node in remaining if place and getattr(node, kind) == place]
+            kind, _, location = text.partition(":")
+            wave = [node for node in remaining if location and getattr(node, kind) == location]
         else:
             count = required_nodes(text, total, "--canary") - (len(nodes) - len(remaining))
             wave = remaining[: max(count, 0)]

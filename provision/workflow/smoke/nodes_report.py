@@ -97,7 +97,7 @@ def _tested_row(result: NodesResult, prepared: PreparedNode) -> NodeRow:
         # before one of its group.
         main = max(
             candidates,
-            key=lambda found: (found.id in NODE_FAULTS, name in found.nodes),
+            key=lambda observed: (observed.id in NODE_FAULTS, name in observed.nodes),
             default=None,
         )
         if main is not None:

@@ -19,7 +19,7 @@ from provision.core.errors import CheckFailed, InvalidSpec
 from provision.core.json_text import parse_json
 from provision.core.process import clean_environment, run
 from provision.core.schema import schema_error
-from provision.core.types import Place, Prefix, Resolution, SmokeResult, Verdict
+from provision.core.types import Prefix, Resolution, SmokeResult, SmokeTarget, Verdict
 from provision_runtime.report import model as report_model
 
 RUNTIME = Path(str(files("provision_runtime")))
@@ -188,7 +188,7 @@ def remove_old_report(out: Path) -> None:
     (out / REPORT).unlink(missing_ok=True)
 
 
-def read_report(folder: Path, where: Place, status: int, output: str) -> SmokeResult:
+def read_report(folder: Path, where: SmokeTarget, status: int, output: str) -> SmokeResult:
     """Read the report that the test wrote.
 
     The verdict is unknown, never a pass, if the report has another shape, if its verdict does not

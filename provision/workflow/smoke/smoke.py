@@ -9,7 +9,7 @@ from typing import Any
 
 from provision import image as images
 from provision.core.paths import make_private_directory
-from provision.core.types import Image, Place, Prefix, SmokeResult
+from provision.core.types import Image, Prefix, SmokeResult, SmokeTarget
 from provision.environment.activation import activation_variables
 from provision.workflow.context import Context
 from provision.workflow.ensure import ensure_runtime
@@ -26,7 +26,7 @@ def smoke(context: Context, request: BuildRequest, *, with_image: bool) -> list[
     smoke_runner.check(plan.smoke_request)
     prefix = require_prefix(context.folders, plan.name, request.prefix)
     client, image = None, None
-    targets: list[Place] = ["prefix"]
+    targets: list[SmokeTarget] = ["prefix"]
     if with_image:
         image = environment_image(context, plan.name)
         client = images.require_engine("leave --image out")
@@ -41,7 +41,7 @@ def smoke(context: Context, request: BuildRequest, *, with_image: bool) -> list[
 def smoke_in(
     context: Context,
     plan: Plan,
-    target: Place,
+    target: SmokeTarget,
     prefix: Prefix,
     image: Image | None,
     client: Any | None,

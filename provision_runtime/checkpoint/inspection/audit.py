@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Callable, ContextManager
 from ...dataclass import frozen
 from .. import catalog, copies, verification
 from ..errors import CheckpointError
-from ..verification import Damage
+from ..verification import Damage, Known
 
 if TYPE_CHECKING:
     from ..storage import Step, Storage
-    from ..verification import Known
 
 ALL = "all"
 WHOLE, DAMAGED, UNKNOWN = "whole", "damaged", "unknown"
@@ -64,14 +63,14 @@ def audit(storage: Storage, step: Step, start_meter: StartMeter = no_meter) -> A
         if step == ALL:
             folders = [str(name) for name in catalog.committed(storage)]
         contents = (catalog.manifest_if_intact(storage, folder) for folder in folders)
-        known: Known = {}
+        hashed: Known = {}
         with start_meter(sum(content.bytes for content in contents if content)) as advance:
-            verdicts = [_check(storage, folder, known, advance) for folder in folders]
+            verdicts = [_check(storage, folder, hashed, advance) for folder in folders]
         present = set(storage.folders())
         verdicts = [row for row in verdicts if row.verdict == WHOLE or row.folder in present]
         if verdicts:
             break
-    bytes_read = sum(size for _, size, _ in known)
+    bytes_read = sum(size for _, size, _ in hashed)
     if step == ALL:
         second_copies = _check_copies(storage)
         bytes_read += second_copies.bytes
@@ -94,14 +93,16 @@ def _check_copies(storage: Storage) -> CheckpointVerdict:
 
 
 def _check(
-    storage: Storage, folder: str, known: Known, progress: Callable[[int], None]
+    storage: Storage, folder: str, hashed: Known, progress: Callable[[int], None]
 ) -> CheckpointVerdict:
     step, content, problem = catalog.step_of(folder) or 0, None, ""
     damages: list[Damage] = []
     try:
-        content, damages = verification.check_folder(storage, folder, progress, known)
+        content, damages = verification.check_folder(storage, folder, progress, hashed)
     except (CheckpointError, OSError) as error:
         problem = str(error)
-    verdict = UNKNOWN if problem else DAMAGED if damages else WHOLE
+    verdict = DAMAGED if damages else WHOLE
+    if problem:
+        verdict = UNKNOWN
     files, size = (len(content.files), content.bytes) if content else (0, 0)
     return CheckpointVerdict(step, folder, verdict, problem, files, size, tuple(damages))

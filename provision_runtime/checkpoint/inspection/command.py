@@ -9,9 +9,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Callable, Dict
+from typing import Any, Callable, Dict
 
 from ...dataclass import frozen
 from ...report.codec import packaged_json
@@ -20,9 +21,6 @@ from ..errors import CheckpointError, DamagedFile, NoCheckpoint
 from ..export import DTYPES, ExportOptions
 from . import audit, contents, inventory, transfer
 from .root import InspectionError, opened
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 # Exit codes besides argparse's 2 for usage.
 FINE, DAMAGE, ERROR = 0, 1, 3

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from argparse import ArgumentTypeError
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ...comm.ranks import single_process
 from .. import catalog
@@ -13,13 +13,8 @@ from ..errors import CheckpointError
 from ..export import ExportOptions, export, renamed
 from ..export import Transfer as Transfer
 from ..nested import Expansion
-from ..storage import Storage
+from ..storage import Step, Storage
 from .root import InspectionError, opened
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ..storage import Step
 
 
 def export_step(root: str, step: Step, target: str, chosen: ExportOptions) -> Transfer:

@@ -28,10 +28,10 @@ def matrices(
     right = torch.zeros(side, side, dtype=dtype, device=device)
     columns = torch.arange(side, device=device)
     added = torch.randperm(side, generator=generator).to(device)
-    taken = added.roll(1)
+    removed = added.roll(1)
     right[added, columns] += 1
-    right[taken, columns] -= 1
-    return left, right, left[:, added] - left[:, taken]
+    right[removed, columns] -= 1
+    return left, right, left[:, added] - left[:, removed]
 
 
 def wrong_elements(left: torch.Tensor, right: torch.Tensor, product: torch.Tensor) -> int:

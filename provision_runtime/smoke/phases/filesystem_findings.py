@@ -65,8 +65,8 @@ def judge(target: str, observations: Observations) -> Outcome:
     # None if locks were not tried: a single rank has no other rank to lock out.
     locks = None
     if len(locking) == 2:
-        held, second = (observations[rank].locks or {} for rank in locking)
-        locks = {kind: lock_problem(held[kind], second[kind]) or model.PASS for kind in held}
+        first, second = (observations[rank].locks or {} for rank in locking)
+        locks = {kind: lock_problem(first[kind], second[kind]) or model.PASS for kind in first}
         for kind, problem in locks.items():
             if problem != model.PASS:
                 message = f"{kind} in {target} {problem}"
@@ -91,7 +91,6 @@ def judge(target: str, observations: Observations) -> Outcome:
 
 
 def finding_id(number: int | None) -> str:
-    """The finding for an errno."""
     for id, numbers in ERRORS.items():
         if number in numbers:
             return id

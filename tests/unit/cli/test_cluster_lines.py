@@ -9,10 +9,11 @@ from typing import Any
 
 from provision.adapters import clustershell
 from provision.cli.console import wrap_line
-from provision.cli.ship_output import LONGEST_NODE_SET, NodeSets, ship_json, ship_lines
+from provision.cli.node_sets import LONGEST_NODE_SET, NodeSets
 from provision.cluster.failures import REASONS, NodeFailure
 from provision.cluster.inventory import Node, NodeSelection, select_nodes
 from provision.verbs.drift.output import drift_lines
+from provision.verbs.ship.output import ship_json, ship_lines
 from provision.workflow.ship.stages import ShipRequest, StageRun
 from provision.workflow.ship.states import NodeState
 from tests.drift_records import cluster, record, selection_of, timed_out

@@ -66,6 +66,11 @@ def test_timeout_ends_the_child_and_its_children(tmp_path: Path) -> None:
     assert gone(int(pid.read_text()))
 
 
+def test_timeout_counts_while_a_grandchild_holds_the_output() -> None:
+    with pytest.raises(TimedOut, match="within 1 s"):
+        run(["sh", "-c", "sleep 10 & echo started"], timeout_s=1)
+
+
 @pytest.mark.parametrize("guarded", [False, True])
 def test_killed_parent_ends_its_child(tmp_path: Path, guarded: bool) -> None:
     """guarded: with what the child itself started, like a compiler."""

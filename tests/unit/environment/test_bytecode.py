@@ -14,7 +14,6 @@ from typing import get_args
 import pytest
 from rattler import PrefixRecord
 
-from provision.adapters import installed_files
 from provision.core.errors import ToolMissing
 from provision.environment import bytecode, bytecode_cache, install_record, runtime_package
 from provision_runtime.facts import digests
@@ -258,7 +257,7 @@ def test_a_hard_link_to_byte_code_is_not_written_to(tmp_path: Path) -> None:
     other.write_bytes(b"of another environment")
     os.link(other, path)
     with pytest.raises(FileExistsError):
-        bytecode_cache._place(str(path), b"new", str(tmp_path), "")
+        bytecode_cache._write_file(str(path), b"new", str(tmp_path), "")
     assert other.read_bytes() == b"of another environment"
 
 
@@ -329,5 +328,4 @@ def test_a_file_that_conda_and_a_wheels_record_list_is_condas(tree: Path) -> Non
 )
 def test_host_and_runtime_find_the_same_source_of_byte_code(path: str, source: str) -> None:
     """The two packages cannot import each other here."""
-    assert installed_files.byte_code_source(path) == source
-    assert digests._byte_code_source(path) == source
+    assert digests.byte_code_source(path) == source

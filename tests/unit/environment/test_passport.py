@@ -22,10 +22,10 @@ from provision.core.types import (
     LockedPackage,
     Manager,
     Pin,
-    Place,
     Prefix,
     Resolution,
     SmokeResult,
+    SmokeTarget,
 )
 from provision.environment import passport
 from provision.report.load import load
@@ -86,7 +86,7 @@ IMAGE = Image(
 )
 
 
-def smoke_result(where: Place) -> SmokeResult:
+def smoke_result(where: SmokeTarget) -> SmokeResult:
     report = evidence.report(evidence.phase(verdict="fail", findings=[evidence.finding()]))
     return SmokeResult(where=where, verdict="fail", report=report, evidence=Path("/smoke"))
 

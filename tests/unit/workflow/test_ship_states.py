@@ -11,14 +11,12 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as some
 
-from provision import lockfile
 from provision.cli.main import cli
 from provision.cluster.failures import NodeFailure
 from provision.cluster.inventory import Node
 from provision.cluster.pack import Pack, node_pack
 from provision.cluster.remote import NodeReply
 from provision.core.errors import InvalidSpec
-from provision.workflow.ship import ship
 from provision.workflow.ship.distribution import plan_wave
 from provision.workflow.ship.stages import StageRun
 from provision.workflow.ship.states import (
@@ -71,10 +69,6 @@ def test_two_names_of_one_machine_are_one_node(
 def test_a_minimum_that_makes_no_sense_is_refused(minimum: str) -> None:
     with pytest.raises(InvalidSpec, match="--min"):
         required_nodes(minimum, 8)
-
-
-def test_the_lock_file_has_one_name() -> None:
-    assert ship.LOCK_FILE == lockfile.FILE
 
 
 def test_host_and_node_agree_on_packs(tmp_path: Path) -> None:

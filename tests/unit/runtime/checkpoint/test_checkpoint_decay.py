@@ -51,7 +51,9 @@ def test_the_same_file_under_another_hash_is_read_again(tmp_path: Path) -> None:
     other = replace(entry, digest=entry.digest[::-1])
     known: verification.Known = {}
     for entries, is_whole in (([entry], True), ([other], False), ([entry], True)):
-        damages = verification.check_files(Storage(tmp_path), folder, content, entries, known=known)
+        damages = verification.check_files(
+            Storage(tmp_path), folder, content, entries, checked=known
+        )
         assert (damages == []) == is_whole
     assert len(known) == 2
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from provision_runtime.hang import causes, diagnosis, model, page, state
+from provision_runtime.hang import diagnosis, model, page, state
 from provision_runtime.hang.model import Collective, Frame, RankError, RankState, Snapshot, Thread
 from provision_runtime.hang.stacks import frame_at
 from provision_runtime.report.findings import CATALOG
@@ -353,7 +353,7 @@ def test_record_says_that_it_lacks_gradients(program: str) -> None:
 
 
 def test_every_cause_has_advice() -> None:
-    assert CATALOG.keys() >= {id for id, _ in causes._KINDS.values()}
+    assert CATALOG.keys() >= {id for id, _ in diagnosis._KINDS.values()}
 
 
 def test_snapshot_is_read_back(program: str) -> None:

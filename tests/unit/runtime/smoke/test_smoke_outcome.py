@@ -48,7 +48,8 @@ def test_one_broken_rank_breaks_the_phase() -> None:
 
 
 def test_outcome_round_trips_through_the_store() -> None:
-    broken = outcome.with_finding("wrong-value", "too hot", [3], {"size": 8}, broken=True)
+    found = outcome.Finding("wrong-value", "too hot", (3,))
+    broken = outcome.Outcome("hot", (found,), {"size": 8}, broken=True)
     assert decode(outcome.Outcome, json.loads(json.dumps(asdict(broken))), "outcome") == broken
 
 
