@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from provision.core import process
@@ -90,7 +90,8 @@ class WorkTree:
     """What git says of a folder of a work tree; all paths are relative to the folder.
 
     committed: when, in seconds since 1970. files: that are tracked and there. changed: that differ
-    from the commit. untracked: files and folders, without ignored ones.
+    from the commit, or whose changes git was told not to look for. untracked: files and folders,
+    without ignored ones.
     """
 
     commit: str
@@ -101,33 +102,70 @@ class WorkTree:
 
 
 def work_tree(folder: Path) -> WorkTree:
-    """Raises InvalidSpec if the folder is not in a work tree with a commit."""
-
-    def ask(*arguments: str) -> str:
-        return _git(["-C", str(folder), *arguments], str(folder))
-
+    """Raises InvalidSpec if the folder is not in a work tree with a commit, or has a submodule that is
+    not checked out."""
     try:
-        commit, committed = ask("log", "-1", "--format=%H %ct").split()
+        # Each option that follows undoes a setting of the user's, which would hide something.
+        log = _ask(folder, "log", "-1", "--no-show-signature", "--format=%H %ct")
+        top = _ask(folder, "rev-parse", "--show-prefix").strip() or "."  # where git's paths start
+        status = ["status", "--porcelain", "--no-renames", "--untracked-files=normal"]
+        rows = _ask(folder, *status, "--ignore-submodules=none", "--", ".").splitlines()
     except ToolFailed as error:
         raise InvalidSpec(
             f"{folder} is not in a git repository with a commit, so it is unknown which of its files "
             f"are code: {error.tail.strip()}.",
             advice="`git init`, `git add` the code and `git commit` it; or name another folder.",
         ) from error
-    tracked = ask("ls-files", "-z", "--recurse-submodules").split("\0")
-    top = ask("rev-parse", "--show-prefix").strip() or "."  # paths of `git status` start there
-    changed: list[str] = []
-    untracked: list[str] = []
-    for row in filter(None, ask("status", "-z", "--no-renames", "--", ".").split("\0")):
-        rows = untracked if row.startswith("??") else changed
-        rows.append(os.path.relpath(row[3:], top))
+    differing: dict[str, list[str]] = {"changed": [], "untracked": []}
+    for row in rows:
+        name = os.path.relpath(_path(row[3:]), top)
+        differing["untracked" if row.startswith("??") else "changed"].append(name)
+    files = []
+    for path, is_compared in _tracked(folder):
+        file = folder / path
+        is_there = os.path.lexists(file) and (file.is_symlink() or not file.is_dir())
+        if is_there:
+            files.append(path)
+        if not (is_there and is_compared):
+            differing["changed"].append(path)
+    commit, committed = log.split()
     return WorkTree(
         commit=commit,
         committed=int(committed),
-        files=tuple(path for path in tracked if path and os.path.lexists(folder / path)),
-        changed=tuple(changed),
-        untracked=tuple(untracked),
+        files=tuple(dict.fromkeys(files)),  # one in conflict has several rows
+        changed=tuple(dict.fromkeys(differing["changed"])),
+        untracked=tuple(differing["untracked"]),
     )
+
+
+def _tracked(folder: Path) -> Iterator[tuple[str, bool]]:
+    """The tracked files of a folder and its submodules, and whether git looks for changes of them: not
+    where it was told to assume none, or leaves the file out of the work tree."""
+    for row in _ask(folder, "ls-files", "-v", "--stage").splitlines():
+        about, _, name = row.partition("\t")
+        path = _path(name)
+        if " 160000 " not in about:
+            yield path, about[0].isupper() and about[0] != "S"
+            continue
+        # `git ls-files --recurse-submodules` leaves one that is not checked out away.
+        if not (folder / path / ".git").exists():
+            raise InvalidSpec(
+                f"{folder / path} is a submodule that is not checked out.",
+                advice="Run `git submodule update --init` there.",
+            )
+        for file, is_compared in _tracked(folder / path):
+            yield f"{path}/{file}", is_compared
+
+
+def _ask(folder: Path, *arguments: str) -> str:
+    """What git says of a folder, its names in C's quotes where they are not plain."""
+    return _git(["-C", str(folder), "-c", "core.quotePath=true", *arguments], str(folder))
+
+
+def _path(text: str) -> str:
+    if not text.startswith('"'):
+        return text
+    return os.fsdecode(text[1:-1].encode().decode("unicode_escape").encode("latin-1"))
 
 
 def fast_forward(folder: Path, url: str) -> None:

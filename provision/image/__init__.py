@@ -22,7 +22,7 @@ from provision.image.base import (
 )
 from provision.image.build import build_image, built_image, find_image
 from provision.image.cache_key import Recipe
-from provision.image.code import Code, has_code, read_code
+from provision.image.code import Code, built_code, read_code
 from provision.image.compress import Compression, compress_image
 from provision.image.config import (
     LOCK_LABEL,

@@ -4,7 +4,9 @@ work tree."""
 from __future__ import annotations
 
 import posixpath
+import re
 import stat
+from collections.abc import Collection
 from pathlib import Path
 
 from provision.adapters import git
@@ -12,12 +14,14 @@ from provision.core.container import WORKSPACE
 from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec
 from provision.image import oci_layout
+from provision.image.contents import read_files
 from provision.image.layers import LayerEntry
 from provision_runtime.report.text import format_bytes
 
 # Its files are held in memory; what is larger is data, which belongs on a mount.
 SIZE_LIMIT = 256 << 20
 SHOWN_PATHS = 3
+NO_FILE, ANY_FILE = re.compile("(?!)"), re.compile(".*", re.DOTALL)
 REVISION_LABEL = "org.opencontainers.image.revision"
 CHANGED_LABEL = "org.provision.code.changed"  # how many files differ from that commit
 
@@ -47,17 +51,23 @@ class Code:
         return text
 
 
-def has_code(layout: Path) -> bool:
-    """Whether the image of a layout has code."""
+def built_code(layout: Path) -> Collection[str] | None:
+    """The paths of the code in the image of a layout, without a leading slash; None if it has no code.
+
+    Raises IntegrityError if the layer cannot be read.
+    """
     manifest = oci_layout.read(layout)
-    return manifest is not None and REVISION_LABEL in manifest.annotations
+    if manifest is None or REVISION_LABEL not in manifest.annotations:
+        return None
+    layer = oci_layout.blob(layout, manifest.layers[-1].digest)
+    return read_files([layer], NO_FILE, noticed=ANY_FILE).noticed
 
 
 def read_code(folder: Path) -> Code:
     """The tracked files of a folder.
 
-    Raises InvalidSpec if git knows no commit of it, if it has a submodule that is not checked out, or
-    more than SIZE_LIMIT bytes.
+    Raises InvalidSpec if git knows no commit of it, if it has a submodule that is not checked out, no
+    tracked file, or more than SIZE_LIMIT bytes.
     """
     tree = git.work_tree(folder)
     root = WORKSPACE.lstrip("/")
@@ -82,8 +92,7 @@ def read_code(folder: Path) -> Code:
             entries[target] = LayerEntry.of(target, path.read_bytes(), executable=executable)
         else:
             raise InvalidSpec(
-                f"{path} is a submodule that is not checked out.",
-                advice="Run `git submodule update --init` there.",
+                f"{path} is no file that an image can hold.", advice="`git rm --cached` it."
             )
         while (target := posixpath.dirname(target)) and target not in entries:
             entries[target] = LayerEntry(path=target, kind="folder", mode=0o1777)

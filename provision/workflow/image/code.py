@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
 from packaging.utils import canonicalize_name
@@ -61,7 +61,7 @@ def require_script(
     script = relative_script(command, Path.cwd(), packages)
     if script is None:
         return
-    target = PurePosixPath(WORKSPACE, script)
+    target = PurePosixPath(os.path.normpath(PurePosixPath(WORKSPACE, script)))
     for mount in mounts:
         if target.is_relative_to(mount.target):
             source = Path(mount.source, target.relative_to(mount.target))
@@ -73,9 +73,11 @@ def require_script(
             )
     code = image_code(context, plan)
     name = plan.name
-    if code is None:
-        if images.has_code(context.folders.images / name):
-            return  # by `image build --code`, of which spec.yml says nothing
+    if code is not None:
+        paths: Collection[str] | None = [entry.path for entry in code.entries]
+    else:  # by `image build --code`, of which spec.yml says nothing
+        paths = images.built_code(context.folders.images / name)
+    if paths is None:
         raise InvalidSpec(
             f"{script} is not in the image of {name}, which holds packages alone, and no mount "
             "brings it.",
@@ -85,9 +87,10 @@ def require_script(
                 f"FOLDER:{WORKSPACE}. Paths inside the image begin with a slash."
             ),
         )
-    if str(target)[1:] not in [entry.path for entry in code.entries]:
+    if str(target)[1:] not in paths:
+        folder = code.folder if code else "the folder of its code"
         raise InvalidSpec(
-            f"{script} is not in the image of {name}: git does not track it in {code.folder}.",
-            advice=f"`git add` it and run `provision image build {name}`; or mount the code: "
-            f"--mount FOLDER:{WORKSPACE}.",
+            f"{script} is not in the image of {name}: git does not track it in {folder}.",
+            advice="`git add` it and run `provision image build` again, with --code if you used that; or "
+            f"mount the code: --mount FOLDER:{WORKSPACE}.",
         )
