@@ -6,6 +6,7 @@ engine becomes one of our errors. The SDK has no types, so a client is Any.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -44,41 +45,60 @@ PING_TIMEOUT_S = 1  # to find out that no engine responds
 CALL_TIMEOUT_S = 900.0
 
 
+def _settings_folder() -> Path:
+    return Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
+
+
+def _context_name() -> str:
+    """The context that the docker command uses if DOCKER_HOST names no engine."""
+    name = os.environ.get("DOCKER_CONTEXT")
+    try:
+        document = {} if name else parse_json((_settings_folder() / "config.json").read_bytes())
+        return name or str(document.get("currentContext") or "default")
+    except (OSError, ValueError, AttributeError):  # the command takes the default then, too
+        return "default"
+
+
 def _engine_socket() -> str | None:
     """The socket of this machine that the docker command uses; None if its settings name something
     else. Without the SDK, which takes three times as long to load as the rest of `provision status`."""
-    host, context = os.environ.get("DOCKER_HOST"), os.environ.get("DOCKER_CONTEXT")
-    if host:
-        return host.removeprefix("unix://") if host.startswith("unix://") else None
-    config = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker") / "config.json"
-    try:
-        has_context = "currentContext" in config.read_text(errors="replace")
-    except OSError:
-        has_context = False
-    return None if context or has_context else str(SOCKET)
+    host = os.environ.get("DOCKER_HOST")
+    if not host:
+        return str(SOCKET) if _context_name() == "default" else None
+    return host.removeprefix("unix://") if host.startswith("unix://") else None
+
+
+def _context_settings(name: str) -> dict[str, Any]:
+    """What the SDK needs of a context. Where there is no config.json, the SDK itself looks for contexts
+    in the working folder. Raises FileNotFoundError if there is no such context."""
+    from docker.tls import TLSConfig
+
+    key, folder = hashlib.sha256(name.encode()).hexdigest(), _settings_folder() / "contexts"
+    endpoint = parse_json((folder / "meta" / key / "meta.json").read_bytes())["Endpoints"]["docker"]
+    files = [folder / "tls" / key / "docker" / f"{kind}.pem" for kind in ("ca", "cert", "key")]
+    ca, cert, _ = found = [str(file) if file.is_file() else None for file in files]
+    is_verified = not endpoint.get("SkipTLSVerify")
+    tls = TLSConfig(client_cert=found[1:] if cert else None, ca_cert=ca, verify=is_verified)
+    return {"base_url": endpoint["Host"], "tls": tls if ca or cert else False}
 
 
 def connect_engine() -> tuple[Client, None] | tuple[None, str]:
     """A client of the engine that the docker command uses, or None and the reason.
 
-    Takes a second at most. Since 7.2 the SDK reads DOCKER_HOST, DOCKER_CONTEXT and the current
-    context of Docker's settings, in the command's order.
+    Takes a second at most. DOCKER_HOST, DOCKER_CONTEXT and the current context of Docker's settings
+    name the engine, in the command's order.
     """
     if _engine_socket() == str(SOCKET) and not SOCKET.exists():
         return None, f"there is no {SOCKET}"
     import docker
-    from docker.context import ContextAPI
-    from docker.context.config import get_current_context_name
     from docker.errors import DockerException
 
+    host, context = os.environ.get("DOCKER_HOST"), _context_name()
+    settings: dict[str, Any] = {}
     try:
-        host = os.environ.get("DOCKER_HOST")
-        if not host:
-            name = os.environ.get("DOCKER_CONTEXT") or get_current_context_name()
-            context: Any = ContextAPI.get_context(name)
-            if context is None:  # the SDK would take the default engine instead
-                return None, f"there is no Docker context `{name}` (`docker context ls`)"
-            host = context.Host or ""
+        if not host and context != "default":
+            settings = _context_settings(context)
+        host = settings.get("base_url", host or f"unix://{SOCKET}")
         # The SDK needs paramiko for it, also where it starts the ssh command.
         if host.startswith("ssh://") and find_spec("paramiko") is None:
             return None, (
@@ -86,10 +106,16 @@ def connect_engine() -> tuple[Client, None] | tuple[None, str]:
                 "paramiko`), or a tunnel: `ssh -fNL /tmp/engine.sock:/var/run/docker.sock HOST`, "
                 "with DOCKER_HOST=unix:///tmp/engine.sock"
             )
-        client: Client = docker.from_env(timeout=PING_TIMEOUT_S)
+        make = docker.DockerClient if settings else partial(docker.from_env, use_context=False)
+        client: Client = make(timeout=PING_TIMEOUT_S, **settings)
         client.ping()
     except (DockerException, OSError) as error:
-        return None, _root_cause(error)
+        if not host and isinstance(error, FileNotFoundError):
+            return None, f"there is no Docker context `{context}` (`docker context ls`)"
+        return None, f"{host or context}: {_root_cause(error)}"
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        folder = _settings_folder()
+        return None, f"Docker's settings in {folder} (context `{context}`) are invalid: {error!r}"
     client.api.timeout = CALL_TIMEOUT_S
     return client, None
 
@@ -361,16 +387,12 @@ def stored_login(registry: str) -> Login | None:
     from docker.utils.config import find_config_file
 
     file: Any = find_config_file()
-    if file:  # the SDK reads an invalid one as empty
-        try:
+    helper = None
+    try:
+        if file:  # the SDK reads an invalid one as empty
             document = parse_json(Path(file).read_bytes())
             helpers = document.get("credHelpers") or {}
             helper = helpers.get(registry) or document.get("credsStore")
-        except (OSError, ValueError, AttributeError) as error:
-            raise InvalidSpec(
-                f"Docker's config file {file} cannot be read: {error}.",
-                advice="Correct it, or set DOCKER_CONFIG to another folder.",
-            ) from error
         program = f"docker-credential-{helper}"
         if helper and shutil.which(program) is None:
             raise ToolMissing(
@@ -379,8 +401,15 @@ def stored_login(registry: str) -> Login | None:
                 advice="Install it, or remove `credsStore` and `credHelpers` from the file and run "
                 f"`docker login {registry}`.",
             )
-    with engine_errors(f"read Docker's credentials for {registry}"):
-        entry = auth.load_config().resolve_authconfig(registry) or {}
+        with engine_errors(f"read Docker's credentials for {registry}"):
+            entry = auth.load_config().resolve_authconfig(registry) or {}
+    except (OSError, ValueError, AttributeError) as error:
+        source = f" from {helper}" if helper else ""
+        raise InvalidSpec(
+            f"The login of {registry} in Docker's config file {file} cannot be read{source}: {error}.",
+            advice=f"Correct it, run `docker login {registry}`, or set DOCKER_CONFIG to another "
+            "folder.",
+        ) from error
     credentials = {key.lower(): value for key, value in entry.items()}
     if credentials.get("identitytoken"):
         return Login("", credentials["identitytoken"])

@@ -26,6 +26,7 @@ from provision.core.errors import (
     Unreachable,
 )
 from provision.image import docker
+from tests.programs import write_program
 from tests.unit.image.test_image_layers import archive, digest, pieces
 
 
@@ -66,15 +67,20 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     server.server_close()
 
 
+@pytest.mark.parametrize("by_variable", [True, False])
 def test_engine_of_the_current_context(
-    engine: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_variable: bool
 ) -> None:
-    """The docker command that we print, and run, goes there too."""
+    """The docker command that we print, and run, goes there too. `docker context create` makes no
+    config.json."""
     host = os.environ["DOCKER_HOST"]
     monkeypatch.delenv("DOCKER_HOST")
     monkeypatch.delenv("DOCKER_CONTEXT", raising=False)
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    (tmp_path / "config.json").write_text(json.dumps({"currentContext": "lab"}))
+    if by_variable:
+        monkeypatch.setenv("DOCKER_CONTEXT", "lab")
+    else:
+        (tmp_path / "config.json").write_text(json.dumps({"currentContext": "lab"}))
     context = {"Name": "lab", "Metadata": {}, "Endpoints": {"docker": {"Host": host}}}
     folder = tmp_path / "contexts" / "meta" / hashlib.sha256(b"lab").hexdigest()
     folder.mkdir(parents=True)
@@ -83,6 +89,54 @@ def test_engine_of_the_current_context(
     assert client is not None, reason
     with contextlib.closing(client):
         assert client.api.base_url == host.replace("tcp:", "http:")
+
+
+def test_a_context_with_tls_is_verified_by_its_authority(
+    engine: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `docker context create --docker host=...,ca=...,cert=...,key=...` writes it."""
+    port = os.environ["DOCKER_HOST"].rpartition(":")[2]
+    monkeypatch.delenv("DOCKER_HOST")
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    monkeypatch.setenv("DOCKER_CONTEXT", "lab")
+    endpoint = {"Host": f"tcp://127.0.0.1:{port}", "SkipTLSVerify": False}
+    for kind in ("meta", "tls"):
+        folder = tmp_path / "contexts" / kind / hashlib.sha256(b"lab").hexdigest()
+        (folder / "docker").mkdir(parents=True)
+    for name in ("ca", "cert", "key"):
+        (folder / "docker" / f"{name}.pem").write_text("no certificate")
+    meta = tmp_path / "contexts" / "meta" / folder.name / "meta.json"
+    meta.write_text(json.dumps({"Name": "lab", "Endpoints": {"docker": endpoint}}))
+    client, reason = connect_engine()  # the engine has no TLS: an unencrypted answer is none
+    assert client is None and port in str(reason)
+
+
+@pytest.mark.parametrize("meta", ["{", "[]", "{}", '{"Endpoints": {"docker": {}}}', '"x"'])
+def test_an_invalid_context_is_a_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meta: str
+) -> None:
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    monkeypatch.setenv("DOCKER_CONTEXT", "lab")
+    folder = tmp_path / "contexts" / "meta" / hashlib.sha256(b"lab").hexdigest()
+    folder.mkdir(parents=True)
+    (folder / "meta.json").write_text(meta)
+    client, reason = connect_engine()
+    assert client is None and "(context `lab`) are invalid" in str(reason)
+
+
+@pytest.mark.parametrize("text", ["[]", '"x"', '{"currentContext": 5}'])
+def test_settings_of_another_form_are_a_reason(
+    engine: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    monkeypatch.delenv("DOCKER_CONTEXT", raising=False)
+    (tmp_path / "config.json").write_text(text)
+    if "5" in text:
+        monkeypatch.delenv("DOCKER_HOST")
+    client, reason = connect_engine()
+    assert client is None
+    assert "are invalid" in str(reason) or "no Docker context `5`" in str(reason)
 
 
 @pytest.mark.parametrize(
@@ -111,6 +165,9 @@ def test_engines_that_the_sdk_would_not_find(
         ("[]", InvalidSpec, "cannot be read"),
         ('{"credsStore": "none"}', ToolMissing, "docker-credential-none"),
         ('{"credHelpers": {"r.lab": "none"}}', ToolMissing, "docker-credential-none"),
+        ('{"auths": {"r.lab": {"auth": "dXNlcg=="}}}', InvalidSpec, "cannot be read"),
+        ('{"auths": {"r.lab": {"auth": "%"}}}', InvalidSpec, "cannot be read"),
+        ('{"credsStore": "junk"}', InvalidSpec, "cannot be read from junk"),
     ],
 )
 def test_a_login_that_cannot_be_read_is_an_error(
@@ -121,6 +178,8 @@ def test_a_login_that_cannot_be_read_is_an_error(
     message: str,
 ) -> None:
     (tmp_path / "config.json").write_text(text)
+    write_program(tmp_path / "docker-credential-junk", "#!/bin/sh\necho no JSON\n")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     with pytest.raises(error, match=message):
         stored_login("r.lab")
