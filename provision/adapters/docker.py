@@ -75,11 +75,13 @@ def _context_settings(name: str) -> dict[str, Any]:
 
     key, folder = hashlib.sha256(name.encode()).hexdigest(), _settings_folder() / "contexts"
     endpoint = parse_json((folder / "meta" / key / "meta.json").read_bytes())["Endpoints"]["docker"]
-    files = [folder / "tls" / key / "docker" / f"{kind}.pem" for kind in ("ca", "cert", "key")]
-    ca, cert, _ = found = [str(file) if file.is_file() else None for file in files]
-    is_verified = not endpoint.get("SkipTLSVerify")
-    tls = TLSConfig(client_cert=found[1:] if cert else None, ca_cert=ca, verify=is_verified)
-    return {"base_url": endpoint["Host"], "tls": tls if ca or cert else False}
+    settings: dict[str, Any] = {"base_url": endpoint["Host"]}
+    ca, *pair = (folder / "tls" / key / "docker" / f"{name}.pem" for name in ("ca", "cert", "key"))
+    if ca.exists():
+        client = pair if pair[0].exists() else None
+        verify = not endpoint.get("SkipTLSVerify")
+        settings["tls"] = TLSConfig(client_cert=client, ca_cert=str(ca), verify=verify)
+    return settings
 
 
 def connect_engine() -> tuple[Client, None] | tuple[None, str]:
@@ -92,13 +94,13 @@ def connect_engine() -> tuple[Client, None] | tuple[None, str]:
         return None, f"there is no {SOCKET}"
     import docker
     from docker.errors import DockerException
+    from docker.utils import kwargs_from_env
 
     host, context = os.environ.get("DOCKER_HOST"), _context_name()
-    settings: dict[str, Any] = {}
     try:
-        if not host and context != "default":
-            settings = _context_settings(context)
-        host = settings.get("base_url", host or f"unix://{SOCKET}")
+        is_plain = host or context == "default"
+        settings = kwargs_from_env() if is_plain else _context_settings(context)
+        host = settings.get("base_url", f"unix://{SOCKET}")
         # The SDK needs paramiko for it, also where it starts the ssh command.
         if host.startswith("ssh://") and find_spec("paramiko") is None:
             return None, (
@@ -106,12 +108,11 @@ def connect_engine() -> tuple[Client, None] | tuple[None, str]:
                 "paramiko`), or a tunnel: `ssh -fNL /tmp/engine.sock:/var/run/docker.sock HOST`, "
                 "with DOCKER_HOST=unix:///tmp/engine.sock"
             )
-        make = docker.DockerClient if settings else partial(docker.from_env, use_context=False)
-        client: Client = make(timeout=PING_TIMEOUT_S, **settings)
+        client: Client = docker.DockerClient(timeout=PING_TIMEOUT_S, **settings)
         client.ping()
+    except FileNotFoundError:
+        return None, f"there is no Docker context `{context}` (`docker context ls`)"
     except (DockerException, OSError) as error:
-        if not host and isinstance(error, FileNotFoundError):
-            return None, f"there is no Docker context `{context}` (`docker context ls`)"
         return None, f"{host or context}: {_root_cause(error)}"
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         folder = _settings_folder()
@@ -387,12 +388,11 @@ def stored_login(registry: str) -> Login | None:
     from docker.utils.config import find_config_file
 
     file: Any = find_config_file()
-    helper = None
     try:
         if file:  # the SDK reads an invalid one as empty
-            document = parse_json(Path(file).read_bytes())
-            helpers = document.get("credHelpers") or {}
-            helper = helpers.get(registry) or document.get("credsStore")
+            parse_json(Path(file).read_bytes()).items()
+        config = auth.load_config()
+        helper = config.get_credential_store(registry)
         program = f"docker-credential-{helper}"
         if helper and shutil.which(program) is None:
             raise ToolMissing(
@@ -402,11 +402,11 @@ def stored_login(registry: str) -> Login | None:
                 f"`docker login {registry}`.",
             )
         with engine_errors(f"read Docker's credentials for {registry}"):
-            entry = auth.load_config().resolve_authconfig(registry) or {}
+            entry = config.resolve_authconfig(registry) or {}
     except (OSError, ValueError, AttributeError) as error:
-        source = f" from {helper}" if helper else ""
         raise InvalidSpec(
-            f"The login of {registry} in Docker's config file {file} cannot be read{source}: {error}.",
+            f"The login of {registry} cannot be read from Docker's config file {file}, or from the "
+            f"credential helper that it names: {error}.",
             advice=f"Correct it, run `docker login {registry}`, or set DOCKER_CONFIG to another "
             "folder.",
         ) from error

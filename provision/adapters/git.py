@@ -108,33 +108,32 @@ def work_tree(folder: Path) -> WorkTree:
         # Each option that follows undoes a setting of the user's, which would hide something.
         log = _ask(folder, "log", "-1", "--no-show-signature", "--format=%H %ct")
         top = _ask(folder, "rev-parse", "--show-prefix").strip() or "."  # where git's paths start
-        status = ["status", "--porcelain", "--no-renames", "--untracked-files=normal"]
-        rows = _ask(folder, *status, "--ignore-submodules=none", "--", ".").splitlines()
+        options = ["--porcelain", "--no-renames", "--untracked-files=normal"]
+        options += ["--ignore-submodules=none", "--", "."]
+        rows = _ask(folder, "status", *options).splitlines()
     except ToolFailed as error:
         raise InvalidSpec(
             f"{folder} is not in a git repository with a commit, so it is unknown which of its files "
             f"are code: {error.tail.strip()}.",
             advice="`git init`, `git add` the code and `git commit` it; or name another folder.",
         ) from error
-    differing: dict[str, list[str]] = {"changed": [], "untracked": []}
-    for row in rows:
-        name = os.path.relpath(_path(row[3:]), top)
-        differing["untracked" if row.startswith("??") else "changed"].append(name)
+    status = [(row[:2] == "??", os.path.relpath(_path(row[3:]), top)) for row in rows]
+    changed = [path for is_untracked, path in status if not is_untracked]
     files = []
     for path, is_compared in _tracked(folder):
         file = folder / path
-        is_there = os.path.lexists(file) and (file.is_symlink() or not file.is_dir())
-        if is_there:
+        if file.is_symlink() or (file.exists() and not file.is_dir()):
             files.append(path)
-        if not (is_there and is_compared):
-            differing["changed"].append(path)
+        else:
+            is_compared = False
+        changed += [] if is_compared else [path]
     commit, committed = log.split()
     return WorkTree(
         commit=commit,
         committed=int(committed),
         files=tuple(dict.fromkeys(files)),  # one in conflict has several rows
-        changed=tuple(dict.fromkeys(differing["changed"])),
-        untracked=tuple(differing["untracked"]),
+        changed=tuple(dict.fromkeys(changed)),
+        untracked=tuple(path for is_untracked, path in status if is_untracked),
     )
 
 

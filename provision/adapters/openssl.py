@@ -60,7 +60,9 @@ def _public_key(path: Path, options: tuple[str, ...], passphrase: str, advice: s
     if result.returncode != 0 or not end:
         kind = "public" if "-pubin" in options else "private"
         raise InvalidSpec(
-            f"openssl cannot read a {kind} key from {path}.", advice=advice, details=result.stderr
+            f"openssl cannot read a {kind} key from {path}{' with this passphrase' if passphrase else ''}.",
+            advice=advice,
+            details=result.stderr,
         )
     if description.startswith("ED"):  # ED25519 Public-Key; others have no name there
         raise InvalidSpec(f"{path} is an Edwards key, not an ECDSA or RSA key.", advice=advice)

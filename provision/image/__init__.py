@@ -48,7 +48,13 @@ from provision.image.manifest import ImageDocuments
 from provision.image.oci_layout import layer_files, remove_leftovers
 from provision.image.package_sizes import PackageChange, compare, package_sizes
 from provision.image.provenance import PREDICATE_TYPE, SMOKE_TYPE, provenance
-from provision.image.registry.push import IndexResult, PushResult, push_image, push_index
+from provision.image.registry.push import (
+    IndexResult,
+    PushResult,
+    push_image,
+    push_index,
+    require_registry,
+)
 from provision.image.registry.reference import (
     RegistryReference,
     base_registry_reference,

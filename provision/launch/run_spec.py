@@ -75,7 +75,8 @@ def parse_mount(text: str) -> ContainerMount:
     if match is None:
         raise InvalidSpec(
             f"{text!r} is not a mount.",
-            advice="Write /on/the/host:/in/the/container, with :ro for read-only; no commas.",
+            advice="Write /on/the/host:/in/the/container, with :ro for read-only, and paths without "
+            "spaces, commas and colons.",
         )
     return ContainerMount(source=match[1], target=match[2], mode="ro" if match[3] == "ro" else "rw")
 
@@ -152,8 +153,10 @@ def docker_arguments(
         # Not --volume, for which an engine makes a folder that it does not have.
         kind = "volume" if mount.is_volume else "bind"
         read_only = ",readonly" if mount.mode == "ro" else ""
-        target = f"target={mount.target}{read_only}"
-        arguments += ["--mount", f"type={kind},source={mount.source},{target}"]
+        source = f"source={mount.source}"
+        if re.search(r'[",\n\r]', source):  # Docker reads a row of CSV
+            source = '"' + source.replace('"', '""') + '"'
+        arguments += ["--mount", f"type={kind},{source},target={mount.target}{read_only}"]
     return arguments
 
 

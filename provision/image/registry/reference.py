@@ -63,7 +63,7 @@ def parse_registry_reference(text: str, image: Image | None = None) -> RegistryR
         forms = "HOST/NAME or HOST/NAME:TAG" + ("" if image else ", or HOST/NAME@sha256:...")
         raise InvalidSpec(
             f"{text!r} is not a reference to a registry.",
-            advice=f"Write {forms}, for example registry.lab:5000/torch:2.3.",
+            advice=f"Write {forms}, in lower case, for example registry.lab:5000/torch:2.3.",
         )
     default_tag = image.reference.rpartition(":")[2] if image else "latest"
     return RegistryReference(

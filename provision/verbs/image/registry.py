@@ -61,6 +61,7 @@ def push_image(
         image = environment_image(context, name, platform)
         passport = read_passport(context.folders, name)
         reference = images.parse_registry_reference(target, image)
+        images.require_registry(reference)
         if compression is None:
             compression = "none" if is_loopback(reference.registry) else "zstd"
         packed = images.compress_image(image, compression, context.folders.packed, context.progress)

@@ -206,8 +206,8 @@ def run_argv(
                 workspace.mode == "ro" or not (is_elsewhere or os.access(workspace.source, os.W_OK))
             ):
                 raise InvalidSpec(
-                    f"Jupyter could not save in {workspace.source}: it is mounted read-only, or you "
-                    "may not write there.",
+                    f"Jupyter could not save in {workspace.source}: it is mounted read-only, it is not "
+                    "there, or you may not write there.",
                     advice="Mount another folder at /workspace, or let it save in the container, "
                     "which is removed at the end, with --scratch.",
                 )
@@ -240,11 +240,6 @@ def _in_folder(client: Any, options: launch.RunOptions, folder: Path) -> launch.
                 f"The Docker engine is on another machine, which does not have {folder}.",
                 advice=f"--mount VOLUME:{WORKSPACE} keeps what is saved in a volume there; with "
                 "--scratch nothing is kept.",
-            )
-        if "," in str(folder):
-            raise InvalidSpec(
-                f"Docker cannot mount {folder}, whose path has a comma.",
-                advice="Start it from another folder, or with --scratch.",
             )
         mounts = (launch.ContainerMount(source=str(folder), target=WORKSPACE), *mounts)
     user = options.user or docker.user_of_caller(client)

@@ -167,7 +167,7 @@ def test_engines_that_the_sdk_would_not_find(
         ('{"credHelpers": {"r.lab": "none"}}', ToolMissing, "docker-credential-none"),
         ('{"auths": {"r.lab": {"auth": "dXNlcg=="}}}', InvalidSpec, "cannot be read"),
         ('{"auths": {"r.lab": {"auth": "%"}}}', InvalidSpec, "cannot be read"),
-        ('{"credsStore": "junk"}', InvalidSpec, "cannot be read from junk"),
+        ('{"credsStore": "junk"}', InvalidSpec, "cannot be read"),
     ],
 )
 def test_a_login_that_cannot_be_read_is_an_error(
