@@ -6,7 +6,6 @@ engine becomes one of our errors. The SDK has no types, so a client is Any.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shutil
@@ -30,8 +29,8 @@ from provision.core.errors import (
     Unreachable,
 )
 from provision.core.json_text import parse_json
+from provision.core.system_errors import require_space
 from provision.core.types import Progress
-from provision_runtime.report.text import format_bytes
 
 T = TypeVar("T")
 Client = Any  # docker.DockerClient
@@ -68,39 +67,33 @@ def _engine_socket() -> str | None:
     return host.removeprefix("unix://") if host.startswith("unix://") else None
 
 
-def _context_settings(name: str) -> dict[str, Any]:
-    """What the SDK needs of a context. Where there is no config.json, the SDK itself looks for contexts
-    in the working folder. Raises FileNotFoundError if there is no such context."""
-    from docker.tls import TLSConfig
-
-    key, folder = hashlib.sha256(name.encode()).hexdigest(), _settings_folder() / "contexts"
-    endpoint = parse_json((folder / "meta" / key / "meta.json").read_bytes())["Endpoints"]["docker"]
-    settings: dict[str, Any] = {"base_url": endpoint["Host"]}
-    ca, *pair = (folder / "tls" / key / "docker" / f"{name}.pem" for name in ("ca", "cert", "key"))
-    if ca.exists():
-        client = pair if pair[0].exists() else None
-        verify = not endpoint.get("SkipTLSVerify")
-        settings["tls"] = TLSConfig(client_cert=client, ca_cert=str(ca), verify=verify)
-    return settings
-
-
 def connect_engine() -> tuple[Client, None] | tuple[None, str]:
     """A client of the engine that the docker command uses, or None and the reason.
 
-    Takes a second at most. DOCKER_HOST, DOCKER_CONTEXT and the current context of Docker's settings
-    name the engine, in the command's order.
+    Takes a second at most. Since 7.2 the SDK reads DOCKER_HOST, DOCKER_CONTEXT and the current
+    context of Docker's settings, in the command's order.
     """
     if _engine_socket() == str(SOCKET) and not SOCKET.exists():
         return None, f"there is no {SOCKET}"
     import docker
+    from docker.context import ContextAPI
     from docker.errors import DockerException
-    from docker.utils import kwargs_from_env
+    from docker.utils.config import find_config_file
 
-    host, context = os.environ.get("DOCKER_HOST"), _context_name()
+    host, name = os.environ.get("DOCKER_HOST"), _context_name()
     try:
-        is_plain = host or context == "default"
-        settings = kwargs_from_env() if is_plain else _context_settings(context)
-        host = settings.get("base_url", f"unix://{SOCKET}")
+        if not host and name != "default":
+            # The SDK would look for it in the working folder.
+            if find_config_file() is None:
+                return None, (
+                    f"without {_settings_folder()}/config.json the context `{name}` is not found "
+                    f"(`docker context use {name}` writes the file)"
+                )
+            context: Any = ContextAPI.get_context(name)
+            if context is None:  # the SDK would take the default engine instead
+                return None, f"there is no Docker context `{name}` (`docker context ls`)"
+            host = context.Host
+        host = host or f"unix://{SOCKET}"
         # The SDK needs paramiko for it, also where it starts the ssh command.
         if host.startswith("ssh://") and find_spec("paramiko") is None:
             return None, (
@@ -108,15 +101,13 @@ def connect_engine() -> tuple[Client, None] | tuple[None, str]:
                 "paramiko`), or a tunnel: `ssh -fNL /tmp/engine.sock:/var/run/docker.sock HOST`, "
                 "with DOCKER_HOST=unix:///tmp/engine.sock"
             )
-        client: Client = docker.DockerClient(timeout=PING_TIMEOUT_S, **settings)
+        client: Client = docker.from_env(timeout=PING_TIMEOUT_S)
         client.ping()
-    except FileNotFoundError:
-        return None, f"there is no Docker context `{context}` (`docker context ls`)"
     except (DockerException, OSError) as error:
-        return None, f"{host or context}: {_root_cause(error)}"
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        return None, f"{host}: {_root_cause(error)}"
+    except Exception as error:  # what the SDK raises of files that it cannot read
         folder = _settings_folder()
-        return None, f"Docker's settings in {folder} (context `{context}`) are invalid: {error!r}"
+        return None, f"Docker's settings in {folder} (context `{name}`) are invalid: {error!r}"
     client.api.timeout = CALL_TIMEOUT_S
     return client, None
 
@@ -197,10 +188,6 @@ def get_image(client: Client, reference: str) -> Any:
         return none_if_missing(lambda: client.images.get(reference))
 
 
-def has_image(client: Client, image_id: str) -> bool:
-    return get_image(client, image_id) is not None
-
-
 def pull_into_engine(client: Client, reference: str, progress: Progress) -> Any:
     """The image, pulled by the engine; ToolMissing if it cannot be pulled."""
     import requests
@@ -249,11 +236,17 @@ def load_archive(client: Client, archive: Iterator[bytes], name: str) -> list[st
     return loaded
 
 
+def _info(client: Client) -> dict[str, Any]:
+    """What `docker info` shows."""
+    with engine_errors("ask the engine about itself"):
+        return dict(client.info())
+
+
 def engine_identity(client: Client) -> str:
     """What tells two engines apart: the engine's id. Podman makes a new one for each request, so it is
     known by its machine and folder of images, which each user of it has."""
-    with engine_errors("ask the engine for its id"):
-        info = client.info()
+    info = _info(client)
+    with engine_errors("ask for its version"):
         components = client.version().get("Components") or ()
     if any(str(part.get("Name")).startswith("Podman") for part in components):
         return f"podman:{info.get('Name')}:{info.get('DockerRootDir')}"
@@ -296,8 +289,7 @@ def _get(path: str, target: str) -> Any:
 def uses_containerd_store(client: Client) -> bool:
     """Whether an engine has containerd's image store, by `docker info`'s DriverStatus
     (moby/moby#43983). Engines with that store identify images by their manifests' digests."""
-    with engine_errors("ask for its image store"):
-        status = client.info().get("DriverStatus") or ()
+    status = _info(client).get("DriverStatus") or ()
     return ["driver-type", "io.containerd.snapshotter.v1"] in [list(row) for row in status]
 
 
@@ -309,31 +301,23 @@ def sees_this_machine(client: Client) -> bool:
 def check_engine_space(client: Client, size: int) -> None:
     """Raise NoSpace if an engine of this machine has fewer bytes free. It is unknown of others, and
     where containerd has its images."""
-    with engine_errors("ask for its folder"):
-        root = Path(client.info().get("DockerRootDir") or "/")
+    root = Path(_info(client).get("DockerRootDir") or "/")
     if not sees_this_machine(client) or uses_containerd_store(client) or not root.is_dir():
         return
-    free = shutil.disk_usage(root).free
-    if free < size:
-        raise NoSpace(
-            f"The Docker engine needs about {format_bytes(size)} in {root} to load the image, and "
-            f"{format_bytes(free)} are free.",
-            advice="Free space there (`docker system df`) and run the same command again.",
-        )
+    purpose = "To load the image, the Docker engine"
+    require_space(root, size, purpose, "Free space there (`docker system df`), and run it again.")
 
 
 def user_of_caller(client: Client) -> str:
     """uid:gid for a container whose files in mounted folders are this user's."""
-    with engine_errors("ask how it maps users"):
-        security = client.info().get("SecurityOptions") or ()
+    security = _info(client).get("SecurityOptions") or ()
     if any("rootless" in option for option in security):
         return "0:0"  # whom such an engine maps to the user who started it
     return f"{os.getuid()}:{os.getgid()}"
 
 
 def has_nvidia_runtime(client: Client) -> bool:
-    with engine_errors("ask for its runtimes"):
-        return "nvidia" in client.info().get("Runtimes", {})
+    return "nvidia" in _info(client).get("Runtimes", {})
 
 
 def wait_for_exit(container: Any, timeout_s: float) -> int | None:

@@ -107,17 +107,15 @@ def work_tree(folder: Path) -> WorkTree:
     try:
         # Each option that follows undoes a setting of the user's, which would hide something.
         log = _ask(folder, "log", "-1", "--no-show-signature", "--format=%H %ct")
-        top = _ask(folder, "rev-parse", "--show-prefix").strip() or "."  # where git's paths start
-        options = ["--porcelain", "--no-renames", "--untracked-files=normal"]
-        options += ["--ignore-submodules=none", "--", "."]
-        rows = _ask(folder, "status", *options).splitlines()
+        options = ["--short", "--no-branch", "--no-renames", "--untracked-files=normal"]
+        rows = _ask(folder, "status", *options, "--ignore-submodules=none", ".").splitlines()
     except ToolFailed as error:
         raise InvalidSpec(
             f"{folder} is not in a git repository with a commit, so it is unknown which of its files "
             f"are code: {error.tail.strip()}.",
             advice="`git init`, `git add` the code and `git commit` it; or name another folder.",
         ) from error
-    status = [(row[:2] == "??", os.path.relpath(_path(row[3:]), top)) for row in rows]
+    status = [(row[:2] == "??", os.path.normpath(_path(row[3:]))) for row in rows]
     changed = [path for is_untracked, path in status if not is_untracked]
     files = []
     for path, is_compared in _tracked(folder):
@@ -158,7 +156,9 @@ def _tracked(folder: Path) -> Iterator[tuple[str, bool]]:
 
 def _ask(folder: Path, *arguments: str) -> str:
     """What git says of a folder, its names in C's quotes where they are not plain."""
-    return _git(["-C", str(folder), "-c", "core.quotePath=true", *arguments], str(folder))
+    options = ["core.quotePath=true", "status.relativePaths=true", "color.ui=false"]
+    settings = [part for option in options for part in ("-c", option)]
+    return _git(["-C", str(folder), *settings, *arguments], str(folder))
 
 
 def _path(text: str) -> str:

@@ -13,7 +13,7 @@ This package exports what the commands need. Its modules:
 - package_sizes, cuda_copies: what makes it large
 """
 
-from provision.adapters.docker import connect_engine, has_image, require_engine
+from provision.adapters.docker import connect_engine, require_engine
 from provision.image.base import (
     BaseImage,
     chosen_base,

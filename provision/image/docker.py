@@ -16,7 +16,6 @@ from provision.adapters.docker import (
     engine_errors,
     engine_identity,
     get_image,
-    has_image,
     has_nvidia_runtime,
     load_archive,
     none_if_missing,
@@ -341,9 +340,7 @@ def _send(image: Image, client: Client, progress: Progress, *, skip: int) -> str
         if corrupt:
             raise oci_layout.corrupt_blob(oci_layout.blob(image.layout, corrupt[0])) from None
         raise
-    if has_image(client, image.image_id):
-        return image.image_id
-    for name in loaded:
+    for name in (image.image_id, *loaded):
         candidate = get_image(client, name)
         if candidate is not None and is_same(candidate.attrs, image):
             return str(candidate.id)

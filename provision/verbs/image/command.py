@@ -275,19 +275,14 @@ def contract(
 
     from provision.launch import parse_duration
     from provision.verbs.image.image import image_contract
-    from provision.workflow.image.image import JobSize
 
     context = context_of(console, envs)
     remake = ["provision", *sys.argv[1:]]
     run_options = _run_options(options)
-    time = options["time"]
-    size = JobSize(
-        nodes=options["nodes"],
-        gpus=options["gpus"],
-        time_s=parse_duration(time) if time else None,
-    )
+    time_s = parse_duration(options["time"]) if options["time"] else None
+    size = (options["nodes"], options["gpus"], time_s)
     request = build_request(name, {})
-    text = image_contract(context, request, format, run_options, size, command, remake)
+    text = image_contract(context, request, format, run_options, *size, command, remake)
     console.document("image-contract", {"format": format, "text": text}, text)
 
 

@@ -78,8 +78,7 @@ def push_image(
             attached.append(f"signature by {key.path.name}")
         try:
             if attach:
-                for label in _attach_documents(context, passport, image, packed, reference, key):
-                    attached.append(label)
+                attached.extend(_attach_documents(context, passport, image, packed, reference, key))
         except ProvisionError as error:
             # The image itself was pushed.
             context.progress.warn(f"not all documents were attached to the image: {error}")

@@ -94,15 +94,12 @@ def _read_key(path: Path) -> SigningKey:
     if passphrase is None:
         passphrase = ""
         if openssl.has_passphrase(path):
-            try:
-                passphrase = click.prompt(f"Passphrase of {path}", hide_input=True, err=True)
-            except click.Abort as error:
-                if sys.stdin.isatty():
-                    raise
+            if not sys.stdin.isatty():
                 raise InvalidSpec(
                     f"{path} has a passphrase, and there is no terminal to ask for it.",
                     advice=f"Set it as {openssl.PASSPHRASE}.",
-                ) from error
+                )
+            passphrase = click.prompt(f"Passphrase of {path}", hide_input=True, err=True)
     return openssl.read_private_key(path, passphrase)
 
 

@@ -17,7 +17,6 @@ from provision import launch, render
 from provision import lockfile as locks
 from provision.adapters import docker
 from provision.core.container import WORKSPACE, brief_reference
-from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec, ToolMissing
 from provision.core.paths import owner_writes_only
 from provision.core.platforms import ARCHITECTURES, Platform, build_platform, image_folder
@@ -30,15 +29,6 @@ from provision.workflow.plan import Plan
 
 # To an engine, for the error without one.
 ALTERNATIVE = "name a path with --output"
-
-
-@frozen
-class JobSize:
-    """How large a job is. gpus: of each node; None: as many as the format gives by default."""
-
-    nodes: int = 1
-    gpus: int | None = None
-    time_s: int | None = None
 
 
 @owner_writes_only()
