@@ -44,27 +44,18 @@ PING_TIMEOUT_S = 1  # to find out that no engine responds
 CALL_TIMEOUT_S = 900.0
 
 
-def _settings_folder() -> Path:
-    return Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
-
-
-def _context_name() -> str:
-    """The context that the docker command uses if DOCKER_HOST names no engine."""
-    name = os.environ.get("DOCKER_CONTEXT")
-    try:
-        document = {} if name else parse_json((_settings_folder() / "config.json").read_bytes())
-        return name or str(document.get("currentContext") or "default")
-    except (OSError, ValueError, AttributeError):  # the command takes the default then, too
-        return "default"
-
-
 def _engine_socket() -> str | None:
     """The socket of this machine that the docker command uses; None if its settings name something
     else. Without the SDK, which takes three times as long to load as the rest of `provision status`."""
-    host = os.environ.get("DOCKER_HOST")
-    if not host:
-        return str(SOCKET) if _context_name() == "default" else None
-    return host.removeprefix("unix://") if host.startswith("unix://") else None
+    host, context = os.environ.get("DOCKER_HOST"), os.environ.get("DOCKER_CONTEXT")
+    if host:
+        return host.removeprefix("unix://") if host.startswith("unix://") else None
+    config = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker") / "config.json"
+    try:
+        has_context = "currentContext" in config.read_text(errors="replace")
+    except OSError:
+        has_context = False
+    return None if context or has_context else str(SOCKET)
 
 
 def connect_engine() -> tuple[Client, None] | tuple[None, str]:
@@ -77,23 +68,24 @@ def connect_engine() -> tuple[Client, None] | tuple[None, str]:
         return None, f"there is no {SOCKET}"
     import docker
     from docker.context import ContextAPI
+    from docker.context.config import get_current_context_name
     from docker.errors import DockerException
     from docker.utils.config import find_config_file
 
-    host, name = os.environ.get("DOCKER_HOST"), _context_name()
+    host = os.environ.get("DOCKER_HOST")
+    name = os.environ.get("DOCKER_CONTEXT") or get_current_context_name()
+    file: Any = find_config_file()
     try:
-        if not host and name != "default":
-            # The SDK would look for it in the working folder.
-            if find_config_file() is None:
+        if not host:
+            if file is None and name != "default":  # the SDK would look in the working folder
                 return None, (
-                    f"without {_settings_folder()}/config.json the context `{name}` is not found "
-                    f"(`docker context use {name}` writes the file)"
+                    f"without Docker's config.json its context `{name}` is not found (`docker "
+                    f"context use {name}` writes the file)"
                 )
             context: Any = ContextAPI.get_context(name)
             if context is None:  # the SDK would take the default engine instead
                 return None, f"there is no Docker context `{name}` (`docker context ls`)"
-            host = context.Host
-        host = host or f"unix://{SOCKET}"
+            host = context.Host or f"unix://{SOCKET}"
         # The SDK needs paramiko for it, also where it starts the ssh command.
         if host.startswith("ssh://") and find_spec("paramiko") is None:
             return None, (
@@ -106,8 +98,7 @@ def connect_engine() -> tuple[Client, None] | tuple[None, str]:
     except (DockerException, OSError) as error:
         return None, f"{host}: {_root_cause(error)}"
     except Exception as error:  # what the SDK raises of files that it cannot read
-        folder = _settings_folder()
-        return None, f"Docker's settings in {folder} (context `{name}`) are invalid: {error!r}"
+        return None, f"Docker's settings ({file}, context `{name}`) are invalid: {error!r}"
     client.api.timeout = CALL_TIMEOUT_S
     return client, None
 
@@ -270,7 +261,7 @@ def engine_version() -> tuple[str, None] | tuple[None, str]:
     except FileNotFoundError:
         return None, f"there is no {path}"
     except (OSError, ValueError, LookupError, TypeError) as error:
-        return None, getattr(error, "strerror", None) or str(error)
+        return None, _root_cause(error)
 
 
 def _get(path: str, target: str) -> Any:

@@ -39,6 +39,8 @@ _VARIABLES = {
     "GIT_HTTP_LOW_SPEED_TIME": str(SLOW_S),
     "LC_ALL": "C",
 }
+_SETTINGS = ("core.quotePath=true", "status.relativePaths=true", "color.ui=false")
+_PLAIN_OUTPUT = [part for setting in _SETTINGS for part in ("-c", setting)]
 # What git and its ssh say (git 2.20 to 2.50): of a host or a repository that cannot be reached, and
 # of an address where there is none.
 _UNREACHABLE = re.compile(
@@ -72,13 +74,12 @@ def clone(url: str, folder: Path) -> None:
 
 def head(folder: Path) -> str:
     """The commit that is checked out."""
-    return _git(["-C", str(folder), "rev-parse", "HEAD"], str(folder)).strip()
+    return _ask(folder, "rev-parse", "HEAD").strip()
 
 
 def remote_head(folder: Path, url: str) -> str:
     """The commit of the origin's branch that is checked out here. Writes nothing."""
-    name = ["-C", str(folder), "symbolic-ref", "--quiet", "--short", "HEAD"]
-    branch = _git(name, str(folder)).strip()
+    branch = _ask(folder, "symbolic-ref", "--quiet", "--short", "HEAD").strip()
     commit = _git(["ls-remote", "--", url, f"refs/heads/{branch}"], url).split()
     if not commit:
         raise InvalidSpec(f"{url} no longer has a branch `{branch}`.")
@@ -115,23 +116,26 @@ def work_tree(folder: Path) -> WorkTree:
             f"are code: {error.tail.strip()}.",
             advice="`git init`, `git add` the code and `git commit` it; or name another folder.",
         ) from error
-    status = [(row[:2] == "??", os.path.normpath(_path(row[3:]))) for row in rows]
-    changed = [path for is_untracked, path in status if not is_untracked]
-    files = []
+    files: list[str] = []
+    changed: list[str] = []
+    untracked: list[str] = []
+    for row in rows:
+        kind = untracked if row.startswith("??") else changed
+        kind.append(os.path.normpath(_path(row[3:])))
     for path, is_compared in _tracked(folder):
         file = folder / path
-        if file.is_symlink() or (file.exists() and not file.is_dir()):
+        is_there = file.is_symlink() or file.is_file()
+        if is_there:
             files.append(path)
-        else:
-            is_compared = False
-        changed += [] if is_compared else [path]
+        if not (is_there and is_compared):
+            changed.append(path)
     commit, committed = log.split()
     return WorkTree(
         commit=commit,
         committed=int(committed),
         files=tuple(dict.fromkeys(files)),  # one in conflict has several rows
         changed=tuple(dict.fromkeys(changed)),
-        untracked=tuple(path for is_untracked, path in status if is_untracked),
+        untracked=tuple(untracked),
     )
 
 
@@ -142,7 +146,10 @@ def _tracked(folder: Path) -> Iterator[tuple[str, bool]]:
         about, _, name = row.partition("\t")
         path = _path(name)
         if " 160000 " not in about:
-            yield path, about[0].isupper() and about[0] != "S"
+            yield (
+                path,
+                about[0] in "HM",
+            )  # cached, in conflict; h: assume-unchanged, S: skip-worktree
             continue
         # `git ls-files --recurse-submodules` leaves one that is not checked out away.
         if not (folder / path / ".git").exists():
@@ -156,9 +163,7 @@ def _tracked(folder: Path) -> Iterator[tuple[str, bool]]:
 
 def _ask(folder: Path, *arguments: str) -> str:
     """What git says of a folder, its names in C's quotes where they are not plain."""
-    options = ["core.quotePath=true", "status.relativePaths=true", "color.ui=false"]
-    settings = [part for option in options for part in ("-c", option)]
-    return _git(["-C", str(folder), *settings, *arguments], str(folder))
+    return _git([*_PLAIN_OUTPUT, "-C", str(folder), *arguments], str(folder))
 
 
 def _path(text: str) -> str:
@@ -170,7 +175,7 @@ def _path(text: str) -> str:
 def fast_forward(folder: Path, url: str) -> None:
     """Bring a clone up to its origin's state. Raises IntegrityError if both have changed."""
     _git(["-C", str(folder), "fetch", "--quiet", "--depth", "1"], url, CLONE_TIMEOUT_S)
-    changed = _git(["-C", str(folder), "status", "--porcelain", "--untracked-files=no"], url)
+    changed = _ask(folder, "status", "--porcelain", "--untracked-files=no")
     if changed.strip():
         files = ", ".join(line[3:] for line in changed.splitlines()[:3])
         raise IntegrityError(

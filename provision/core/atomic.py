@@ -35,9 +35,8 @@ def atomic_write(path: Path, content: str | bytes, mode: int = 0o644) -> None:
 
     if isinstance(content, str):
         content = content.encode("utf-8")
-    if path.exists() and not (path.is_file() or path.is_dir()):
-        with named_errors(path):
-            path.write_bytes(content)
+    if path.is_char_device() or path.is_fifo():
+        path.write_bytes(content)
         return
     # Files of a lab's repository: its group may share them, never everybody.
     make_private_directory(path.parent, mode=0o775)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import posixpath
 import re
-import stat
 from collections.abc import Collection
 from pathlib import Path
 
@@ -21,7 +20,6 @@ from provision_runtime.report.text import format_bytes
 # Its files are held in memory; what is larger is data, which belongs on a mount.
 SIZE_LIMIT = 256 << 20
 SHOWN_PATHS = 3
-NO_FILE, ANY_FILE = re.compile("(?!)"), re.compile(".*", re.DOTALL)
 REVISION_LABEL = "org.opencontainers.image.revision"
 CHANGED_LABEL = "org.provision.code.changed"  # how many files differ from that commit
 
@@ -60,7 +58,7 @@ def built_code(layout: Path) -> Collection[str] | None:
     if manifest is None or REVISION_LABEL not in manifest.annotations:
         return None
     layer = oci_layout.blob(layout, manifest.layers[-1].digest)
-    return read_files([layer], NO_FILE, noticed=ANY_FILE).noticed
+    return read_files([layer], re.compile("(?!)"), noticed=re.compile("(?s:.*)")).noticed
 
 
 def read_code(folder: Path) -> Code:
@@ -75,25 +73,19 @@ def read_code(folder: Path) -> Code:
     size = 0
     for name in tree.files:
         path, target = folder / name, f"{root}/{name}"
-        status = path.lstat()
-        size += status.st_size
+        size += path.lstat().st_size
         if size > SIZE_LIMIT:
             raise InvalidSpec(
                 f"git tracks more than {format_bytes(SIZE_LIMIT)} in {folder}: that is data, which "
                 "does not belong in a layer of code.",
                 advice="Name a folder with the code alone, and mount the data.",
             )
-        if stat.S_ISLNK(status.st_mode):
-            entries[target] = LayerEntry(
-                path=target, kind="link", mode=0o777, target=str(path.readlink())
-            )
-        elif stat.S_ISREG(status.st_mode):
-            executable = bool(status.st_mode & 0o100)
-            entries[target] = LayerEntry.of(target, path.read_bytes(), executable=executable)
+        if path.is_symlink():
+            link = str(path.readlink())
+            entries[target] = LayerEntry(path=target, kind="link", mode=0o777, target=link)
         else:
-            raise InvalidSpec(
-                f"{path} is no file that an image can hold.", advice="`git rm --cached` it."
-            )
+            executable = bool(path.stat().st_mode & 0o100)
+            entries[target] = LayerEntry.of(target, path.read_bytes(), executable=executable)
         while (target := posixpath.dirname(target)) and target not in entries:
             entries[target] = LayerEntry(path=target, kind="folder", mode=0o1777)
     if not tree.files:

@@ -53,8 +53,7 @@ class LayerBuild:
             digest = layer_cache.link_first(same, self.new)
             if digest is not None:
                 self._record({digest: key})
-                size = oci_layout.blob(self.new, digest).stat().st_size
-                finished[group] = Layer(group=group, digest=digest, size=size)
+                finished[group] = self._layer(group, digest)
                 del entries[group]
         entries[PROVISION_GROUP] = list(self.recipe.provision_files)
         if self.recipe.code:
@@ -112,10 +111,12 @@ class LayerBuild:
             self._record(dict.fromkeys(missing, ""))
         paths = [oci_layout.blob(self.new, diff_id) for diff_id in image.diff_ids]
         base.check_base(image.reference, paths, self.recipe.glibc)
-        return [
-            Layer(group=BASE_GROUP, digest=diff_id, size=path.stat().st_size)
-            for diff_id, path in zip(image.diff_ids, paths, strict=True)
-        ]
+        return [self._layer(BASE_GROUP, diff_id) for diff_id in image.diff_ids]
+
+    def _layer(self, group: str, digest: str) -> Layer:
+        """A layer whose file is there."""
+        size = oci_layout.blob(self.new, digest).stat().st_size
+        return Layer(group=group, digest=digest, size=size)
 
     def _record(self, keys: Mapping[str, str]) -> None:
         """Called after each layer, so that the next build can reuse the finished layers of a killed

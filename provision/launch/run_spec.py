@@ -4,6 +4,8 @@ that provide it; and Jupyter in a container. Pure. `contract` says the same to o
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -152,11 +154,10 @@ def docker_arguments(
     for mount in options.mounts:
         # Not --volume, for which an engine makes a folder that it does not have.
         kind = "volume" if mount.is_volume else "bind"
-        read_only = ",readonly" if mount.mode == "ro" else ""
-        source = f"source={mount.source}"
-        if re.search(r'[",\n\r]', source):  # Docker reads a row of CSV
-            source = '"' + source.replace('"', '""') + '"'
-        arguments += ["--mount", f"type={kind},{source},target={mount.target}{read_only}"]
+        fields = [f"type={kind}", f"source={mount.source}", f"target={mount.target}"]
+        row = io.StringIO()  # Docker reads one of CSV
+        csv.writer(row).writerow(fields + ["readonly"] * (mount.mode == "ro"))
+        arguments += ["--mount", row.getvalue().removesuffix("\r\n")]
     return arguments
 
 

@@ -96,8 +96,7 @@ def require_registry(reference: RegistryReference) -> None:
     """Raise, before minutes of compression, what `push_image` would raise of a registry that does not
     respond, or that does not know this user."""
     with RegistryClient(reference) as client:
-        path = f"manifests/{reference.tag_or_digest}"
-        client.request("HEAD", path, expected=(200, 404), headers={"Accept": oci_layout.MANIFEST})
+        client.request("HEAD", f"manifests/{reference.tag}", expected=(200, 404))
 
 
 def push_index(images: Sequence[ImageDocuments], reference: RegistryReference) -> IndexResult:

@@ -71,26 +71,16 @@ def require_script(
                 f"There is no {script} in {mount.source}, which is mounted as {mount.target}.",
                 advice="Start it from the script's folder, or write its path in the container.",
             )
-    code = image_code(context, plan)
-    name = plan.name
+    code, name = image_code(context, plan), plan.name
     if code is not None:
         paths: Collection[str] | None = [entry.path for entry in code.entries]
     else:  # by `image build --code`, of which spec.yml says nothing
         paths = images.built_code(context.folders.images / name)
-    if paths is None:
+    if paths is None or str(target)[1:] not in paths:
+        content = "packages alone" if paths is None else "the code that git tracks"
         raise InvalidSpec(
-            f"{script} is not in the image of {name}, which holds packages alone, and no mount "
-            "brings it.",
-            advice=(
-                f"Put it there: `provision image build {name} --code .`, or `code: ../..` in "
-                f"{plan.folder / 'spec.yml'} for every build. Or mount it: --mount "
-                f"FOLDER:{WORKSPACE}. Paths inside the image begin with a slash."
-            ),
-        )
-    if str(target)[1:] not in paths:
-        folder = code.folder if code else "the folder of its code"
-        raise InvalidSpec(
-            f"{script} is not in the image of {name}: git does not track it in {folder}.",
-            advice="`git add` it and run `provision image build` again, with --code if you used that; or "
-            f"mount the code: --mount FOLDER:{WORKSPACE}.",
+            f"{script} is not in the image of {name}, which holds {content}, and no mount brings it.",
+            advice=f"Put it there: `git add` it, and `provision image build {name} --code .`, or `code: "
+            f"../..` in {plan.folder / 'spec.yml'} for every build. Or mount it: --mount "
+            f"FOLDER:{WORKSPACE}. Paths inside the image begin with a slash.",
         )

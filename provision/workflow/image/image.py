@@ -25,7 +25,7 @@ from provision.environment import prefix as prefixes
 from provision.environment import runtime_package
 from provision.workflow.context import Context
 from provision.workflow.image.code import image_code, require_script
-from provision.workflow.plan import Plan
+from provision.workflow.plan import Plan, require_lock
 
 # To an engine, for the error without one.
 ALTERNATIVE = "name a path with --output"
@@ -202,8 +202,7 @@ def run_argv(
                     "which is removed at the end, with --scratch.",
                 )
             context.progress.info(f"Jupyter shows {workspace.source}, and saves there")
-        requirements = launch.run_requirements(plan.resolution, options)
-        host_network = any(requirement.what == "network" for requirement in requirements)
+        host_network = options.host_network or plan.resolution.spec.infiniband
         flags = [*flags, *server.flags(host_network=host_network)]
         command = server.command(host_network=host_network)
     elif job.has_ranks:
@@ -239,9 +238,4 @@ def _in_folder(client: Any, options: launch.RunOptions, folder: Path) -> launch.
 def image_reference(plan: Plan, options: launch.RunOptions) -> str:
     if options.reference is not None:
         return options.reference
-    if plan.lock is None:
-        raise InvalidSpec(
-            f"{plan.name} has no lock, and so no image.",
-            advice=f"Run `provision build {plan.name}` first.",
-        )
-    return images.image_reference(plan.name, plan.lock)
+    return images.image_reference(plan.name, require_lock(plan))

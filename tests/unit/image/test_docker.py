@@ -115,7 +115,7 @@ def test_an_invalid_context_is_a_reason(
     folder.mkdir(parents=True)
     (folder / "meta.json").write_text(meta)
     client, reason = connect_engine()
-    assert client is None and "(context `lab`) are invalid" in str(reason)
+    assert client is None and "context `lab`) are invalid" in str(reason)
 
 
 @pytest.mark.parametrize("text", ["[]", '"x"', '{"currentContext": 5}'])
