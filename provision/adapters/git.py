@@ -146,10 +146,8 @@ def _tracked(folder: Path) -> Iterator[tuple[str, bool]]:
         about, _, name = row.partition("\t")
         path = _path(name)
         if " 160000 " not in about:
-            yield (
-                path,
-                about[0] in "HM",
-            )  # cached, in conflict; h: assume-unchanged, S: skip-worktree
+            # H: cached, M: in conflict; not h: assume-unchanged, S: skip-worktree.
+            yield path, about[0] in "HM"
             continue
         # `git ls-files --recurse-submodules` leaves one that is not checked out away.
         if not (folder / path / ".git").exists():
