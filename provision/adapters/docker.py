@@ -295,8 +295,8 @@ def check_engine_space(client: Client, size: int) -> None:
     root = Path(_info(client).get("DockerRootDir") or "/")
     if not sees_this_machine(client) or uses_containerd_store(client) or not root.is_dir():
         return
-    purpose = "To load the image, the Docker engine"
-    require_space(root, size, purpose, "Free space there (`docker system df`), and run it again.")
+    advice = "Free space there (`docker system df`) and run the same command again."
+    require_space(root, size, "The Docker engine", advice)
 
 
 def user_of_caller(client: Client) -> str:
