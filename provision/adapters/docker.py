@@ -28,8 +28,8 @@ from provision.core.errors import (
     Unreachable,
 )
 from provision.core.json_text import parse_json
+from provision.core.system_errors import require_space
 from provision.core.types import Progress
-from provision_runtime.report.text import format_bytes
 
 T = TypeVar("T")
 Client = Any  # docker.DockerClient
@@ -69,15 +69,22 @@ def connect_engine() -> tuple[Client, None] | tuple[None, str]:
     from docker.context import ContextAPI
     from docker.context.config import get_current_context_name
     from docker.errors import DockerException
+    from docker.utils.config import find_config_file
 
+    host = os.environ.get("DOCKER_HOST")
+    name = os.environ.get("DOCKER_CONTEXT") or get_current_context_name()
+    file: Any = find_config_file()
     try:
-        host = os.environ.get("DOCKER_HOST")
         if not host:
-            name = os.environ.get("DOCKER_CONTEXT") or get_current_context_name()
+            if file is None and name != "default":  # the SDK would look in the working folder
+                return None, (
+                    f"without Docker's config.json its context `{name}` is not found (`docker "
+                    f"context use {name}` writes the file)"
+                )
             context: Any = ContextAPI.get_context(name)
             if context is None:  # the SDK would take the default engine instead
                 return None, f"there is no Docker context `{name}` (`docker context ls`)"
-            host = context.Host or ""
+            host = context.Host or f"unix://{SOCKET}"
         # The SDK needs paramiko for it, also where it starts the ssh command.
         if host.startswith("ssh://") and find_spec("paramiko") is None:
             return None, (
@@ -88,7 +95,9 @@ def connect_engine() -> tuple[Client, None] | tuple[None, str]:
         client: Client = docker.from_env(timeout=PING_TIMEOUT_S)
         client.ping()
     except (DockerException, OSError) as error:
-        return None, _root_cause(error)
+        return None, f"{host}: {_root_cause(error)}"
+    except Exception as error:  # what the SDK raises of files that it cannot read
+        return None, f"Docker's settings ({file}, context `{name}`) are invalid: {error!r}"
     client.api.timeout = CALL_TIMEOUT_S
     return client, None
 
@@ -169,10 +178,6 @@ def get_image(client: Client, reference: str) -> Any:
         return none_if_missing(lambda: client.images.get(reference))
 
 
-def has_image(client: Client, image_id: str) -> bool:
-    return get_image(client, image_id) is not None
-
-
 def pull_into_engine(client: Client, reference: str, progress: Progress) -> Any:
     """The image, pulled by the engine; ToolMissing if it cannot be pulled."""
     import requests
@@ -221,11 +226,17 @@ def load_archive(client: Client, archive: Iterator[bytes], name: str) -> list[st
     return loaded
 
 
+def _info(client: Client) -> dict[str, Any]:
+    """What `docker info` shows."""
+    with engine_errors("ask the engine about itself"):
+        return dict(client.info())
+
+
 def engine_identity(client: Client) -> str:
     """What tells two engines apart: the engine's id. Podman makes a new one for each request, so it is
     known by its machine and folder of images, which each user of it has."""
-    with engine_errors("ask the engine for its id"):
-        info = client.info()
+    info = _info(client)
+    with engine_errors("ask for its version"):
         components = client.version().get("Components") or ()
     if any(str(part.get("Name")).startswith("Podman") for part in components):
         return f"podman:{info.get('Name')}:{info.get('DockerRootDir')}"
@@ -249,7 +260,7 @@ def engine_version() -> tuple[str, None] | tuple[None, str]:
     except FileNotFoundError:
         return None, f"there is no {path}"
     except (OSError, ValueError, LookupError, TypeError) as error:
-        return None, getattr(error, "strerror", None) or str(error)
+        return None, _root_cause(error)
 
 
 def _get(path: str, target: str) -> Any:
@@ -271,8 +282,7 @@ def _get(path: str, target: str) -> Any:
 def uses_containerd_store(client: Client) -> bool:
     """Whether an engine has containerd's image store, by `docker info`'s DriverStatus
     (moby/moby#43983). Engines with that store identify images by their manifests' digests."""
-    with engine_errors("ask for its image store"):
-        status = client.info().get("DriverStatus") or ()
+    status = _info(client).get("DriverStatus") or ()
     return ["driver-type", "io.containerd.snapshotter.v1"] in [list(row) for row in status]
 
 
@@ -284,31 +294,23 @@ def sees_this_machine(client: Client) -> bool:
 def check_engine_space(client: Client, size: int) -> None:
     """Raise NoSpace if an engine of this machine has fewer bytes free. It is unknown of others, and
     where containerd has its images."""
-    with engine_errors("ask for its folder"):
-        root = Path(client.info().get("DockerRootDir") or "/")
+    root = Path(_info(client).get("DockerRootDir") or "/")
     if not sees_this_machine(client) or uses_containerd_store(client) or not root.is_dir():
         return
-    free = shutil.disk_usage(root).free
-    if free < size:
-        raise NoSpace(
-            f"The Docker engine needs about {format_bytes(size)} in {root} to load the image, and "
-            f"{format_bytes(free)} are free.",
-            advice="Free space there (`docker system df`) and run the same command again.",
-        )
+    advice = "Free space there (`docker system df`) and run the same command again."
+    require_space(root, size, "The Docker engine", advice)
 
 
 def user_of_caller(client: Client) -> str:
     """uid:gid for a container whose files in mounted folders are this user's."""
-    with engine_errors("ask how it maps users"):
-        security = client.info().get("SecurityOptions") or ()
+    security = _info(client).get("SecurityOptions") or ()
     if any("rootless" in option for option in security):
         return "0:0"  # whom such an engine maps to the user who started it
     return f"{os.getuid()}:{os.getgid()}"
 
 
 def has_nvidia_runtime(client: Client) -> bool:
-    with engine_errors("ask for its runtimes"):
-        return "nvidia" in client.info().get("Runtimes", {})
+    return "nvidia" in _info(client).get("Runtimes", {})
 
 
 def wait_for_exit(container: Any, timeout_s: float) -> int | None:
@@ -363,16 +365,11 @@ def stored_login(registry: str) -> Login | None:
     from docker.utils.config import find_config_file
 
     file: Any = find_config_file()
-    if file:  # the SDK reads an invalid one as empty
-        try:
-            document = parse_json(Path(file).read_bytes())
-            helpers = document.get("credHelpers") or {}
-            helper = helpers.get(registry) or document.get("credsStore")
-        except (OSError, ValueError, AttributeError) as error:
-            raise InvalidSpec(
-                f"Docker's config file {file} cannot be read: {error}.",
-                advice="Correct it, or set DOCKER_CONFIG to another folder.",
-            ) from error
+    try:
+        if file:  # the SDK reads an invalid one as empty
+            parse_json(Path(file).read_bytes()).items()
+        config = auth.load_config()
+        helper = config.get_credential_store(registry)
         program = f"docker-credential-{helper}"
         if helper and shutil.which(program) is None:
             raise ToolMissing(
@@ -381,8 +378,15 @@ def stored_login(registry: str) -> Login | None:
                 advice="Install it, or remove `credsStore` and `credHelpers` from the file and run "
                 f"`docker login {registry}`.",
             )
-    with engine_errors(f"read Docker's credentials for {registry}"):
-        entry = auth.load_config().resolve_authconfig(registry) or {}
+        with engine_errors(f"read Docker's credentials for {registry}"):
+            entry = config.resolve_authconfig(registry) or {}
+    except (OSError, ValueError, AttributeError) as error:
+        raise InvalidSpec(
+            f"The login of {registry} cannot be read from Docker's config file {file}, or from the "
+            f"credential helper that it names: {error}.",
+            advice=f"Correct it, run `docker login {registry}`, or set DOCKER_CONFIG to another "
+            "folder.",
+        ) from error
     credentials = {key.lower(): value for key, value in entry.items()}
     if credentials.get("identitytoken"):
         return Login("", credentials["identitytoken"])

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from provision.core import process
@@ -39,6 +39,8 @@ _VARIABLES = {
     "GIT_HTTP_LOW_SPEED_TIME": str(SLOW_S),
     "LC_ALL": "C",
 }
+_SETTINGS = ("core.quotePath=true", "status.relativePaths=true", "color.ui=false")
+_PLAIN_OUTPUT = [part for setting in _SETTINGS for part in ("-c", setting)]
 # What git and its ssh say (git 2.20 to 2.50): of a host or a repository that cannot be reached, and
 # of an address where there is none.
 _UNREACHABLE = re.compile(
@@ -72,13 +74,12 @@ def clone(url: str, folder: Path) -> None:
 
 def head(folder: Path) -> str:
     """The commit that is checked out."""
-    return _git(["-C", str(folder), "rev-parse", "HEAD"], str(folder)).strip()
+    return _ask(folder, "rev-parse", "HEAD").strip()
 
 
 def remote_head(folder: Path, url: str) -> str:
     """The commit of the origin's branch that is checked out here. Writes nothing."""
-    name = ["-C", str(folder), "symbolic-ref", "--quiet", "--short", "HEAD"]
-    branch = _git(name, str(folder)).strip()
+    branch = _ask(folder, "symbolic-ref", "--quiet", "--short", "HEAD").strip()
     commit = _git(["ls-remote", "--", url, f"refs/heads/{branch}"], url).split()
     if not commit:
         raise InvalidSpec(f"{url} no longer has a branch `{branch}`.")
@@ -90,7 +91,8 @@ class WorkTree:
     """What git says of a folder of a work tree; all paths are relative to the folder.
 
     committed: when, in seconds since 1970. files: that are tracked and there. changed: that differ
-    from the commit. untracked: files and folders, without ignored ones.
+    from the commit, or whose changes git was told not to look for. untracked: files and folders,
+    without ignored ones.
     """
 
     commit: str
@@ -101,39 +103,77 @@ class WorkTree:
 
 
 def work_tree(folder: Path) -> WorkTree:
-    """Raises InvalidSpec if the folder is not in a work tree with a commit."""
-
-    def ask(*arguments: str) -> str:
-        return _git(["-C", str(folder), *arguments], str(folder))
-
+    """Raises InvalidSpec if the folder is not in a work tree with a commit, or has a submodule that is
+    not checked out."""
     try:
-        commit, committed = ask("log", "-1", "--format=%H %ct").split()
+        # Each option that follows undoes a setting of the user's, which would hide something.
+        log = _ask(folder, "log", "-1", "--no-show-signature", "--format=%H %ct")
+        options = ["--short", "--no-branch", "--no-renames", "--untracked-files=normal"]
+        rows = _ask(folder, "status", *options, "--ignore-submodules=none", ".").splitlines()
     except ToolFailed as error:
         raise InvalidSpec(
             f"{folder} is not in a git repository with a commit, so it is unknown which of its files "
             f"are code: {error.tail.strip()}.",
             advice="`git init`, `git add` the code and `git commit` it; or name another folder.",
         ) from error
-    tracked = ask("ls-files", "-z", "--recurse-submodules").split("\0")
-    top = ask("rev-parse", "--show-prefix").strip() or "."  # paths of `git status` start there
+    files: list[str] = []
     changed: list[str] = []
     untracked: list[str] = []
-    for row in filter(None, ask("status", "-z", "--no-renames", "--", ".").split("\0")):
-        rows = untracked if row.startswith("??") else changed
-        rows.append(os.path.relpath(row[3:], top))
+    for row in rows:
+        kind = untracked if row.startswith("??") else changed
+        kind.append(os.path.normpath(_path(row[3:])))
+    for path, is_compared in _tracked(folder):
+        file = folder / path
+        is_there = file.is_symlink() or file.is_file()
+        if is_there:
+            files.append(path)
+        if not (is_there and is_compared):
+            changed.append(path)
+    commit, committed = log.split()
     return WorkTree(
         commit=commit,
         committed=int(committed),
-        files=tuple(path for path in tracked if path and os.path.lexists(folder / path)),
-        changed=tuple(changed),
+        files=tuple(dict.fromkeys(files)),  # one in conflict has several rows
+        changed=tuple(dict.fromkeys(changed)),
         untracked=tuple(untracked),
     )
+
+
+def _tracked(folder: Path) -> Iterator[tuple[str, bool]]:
+    """The tracked files of a folder and its submodules, and whether git looks for changes of them: not
+    where it was told to assume none, or leaves the file out of the work tree."""
+    for row in _ask(folder, "ls-files", "-v", "--stage").splitlines():
+        about, _, name = row.partition("\t")
+        path = _path(name)
+        if " 160000 " not in about:
+            # H: cached, M: in conflict; not h: assume-unchanged, S: skip-worktree.
+            yield path, about[0] in "HM"
+            continue
+        # `git ls-files --recurse-submodules` leaves one that is not checked out away.
+        if not (folder / path / ".git").exists():
+            raise InvalidSpec(
+                f"{folder / path} is a submodule that is not checked out.",
+                advice="Run `git submodule update --init` there.",
+            )
+        for file, is_compared in _tracked(folder / path):
+            yield f"{path}/{file}", is_compared
+
+
+def _ask(folder: Path, *arguments: str) -> str:
+    """What git says of a folder, its names in C's quotes where they are not plain."""
+    return _git([*_PLAIN_OUTPUT, "-C", str(folder), *arguments], str(folder))
+
+
+def _path(text: str) -> str:
+    if not text.startswith('"'):
+        return text
+    return os.fsdecode(text[1:-1].encode().decode("unicode_escape").encode("latin-1"))
 
 
 def fast_forward(folder: Path, url: str) -> None:
     """Bring a clone up to its origin's state. Raises IntegrityError if both have changed."""
     _git(["-C", str(folder), "fetch", "--quiet", "--depth", "1"], url, CLONE_TIMEOUT_S)
-    changed = _git(["-C", str(folder), "status", "--porcelain", "--untracked-files=no"], url)
+    changed = _ask(folder, "status", "--porcelain", "--untracked-files=no")
     if changed.strip():
         files = ", ".join(line[3:] for line in changed.splitlines()[:3])
         raise IntegrityError(

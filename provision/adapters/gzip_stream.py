@@ -15,10 +15,10 @@ LEVEL = 6
 MEMBER = 4 << 20
 
 
-def compress_to(chunks: Iterable[bytes], target: Path, threads: int | None = None) -> None:
+def compress_to(chunks: Iterable[bytes], target: Path) -> None:
     compress = partial(gzip.compress, compresslevel=LEVEL, mtime=0)
     with target.open("wb") as file:
-        file.writelines(map_in_order(compress, _blocks(chunks), threads))
+        file.writelines(map_in_order(compress, _blocks(chunks)))
 
 
 def _blocks(chunks: Iterable[bytes]) -> Iterator[bytes]:

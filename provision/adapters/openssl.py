@@ -60,7 +60,9 @@ def _public_key(path: Path, options: tuple[str, ...], passphrase: str, advice: s
     if result.returncode != 0 or not end:
         kind = "public" if "-pubin" in options else "private"
         raise InvalidSpec(
-            f"openssl cannot read a {kind} key from {path}.", advice=advice, details=result.stderr
+            f"openssl cannot read a {kind} key from {path}{' with this passphrase' if passphrase else ''}.",
+            advice=advice,
+            details=result.stderr,
         )
     if description.startswith("ED"):  # ED25519 Public-Key; others have no name there
         raise InvalidSpec(f"{path} is an Edwards key, not an ECDSA or RSA key.", advice=advice)
@@ -69,23 +71,22 @@ def _public_key(path: Path, options: tuple[str, ...], passphrase: str, advice: s
 
 def sign(content: bytes, key: SigningKey) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
-        document, signature = Path(folder) / "content", Path(folder) / "signature"
-        document.write_bytes(content)
+        signature = Path(folder) / "signature"
         command = ["openssl", "dgst", "-sha256", "-sign", str(key.path)]
-        command += ["-out", str(signature), "-passin", f"env:{PASSPHRASE}", str(document)]
-        process.run(command, env=_environment(key.passphrase), timeout_s=TIMEOUT_S)
+        command += ["-out", str(signature), "-passin", f"env:{PASSPHRASE}"]
+        environment = _environment(key.passphrase)
+        process.run(command, env=environment, timeout_s=TIMEOUT_S, stdin=content)
         return signature.read_bytes()
 
 
 def is_signature(signature: bytes, content: bytes, public_key: str) -> bool:
     """Whether a signature of some content is by this key."""
     with tempfile.TemporaryDirectory() as folder:
-        files = {"content": content, "signature": signature, "key": public_key.encode()}
-        for name, data in files.items():
-            (Path(folder) / name).write_bytes(data)
+        (Path(folder) / "signature").write_bytes(signature)
+        (Path(folder) / "key").write_text(public_key)
         command = ["openssl", "dgst", "-sha256", "-verify", "key", "-signature", "signature"]
         result = process.run(
-            [*command, "content"], cwd=Path(folder), timeout_s=TIMEOUT_S, check=False
+            command, cwd=Path(folder), timeout_s=TIMEOUT_S, check=False, stdin=content
         )
         return result.returncode == 0
 

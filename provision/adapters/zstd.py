@@ -21,9 +21,7 @@ MAX_THREADS = 16  # each holds some megabytes
 WINDOW_LOG = 27
 
 
-def compress_to(
-    chunks: Iterable[bytes], target: Path | IO[bytes], threads: int | None = None
-) -> None:
+def compress_to(chunks: Iterable[bytes], target: Path | IO[bytes]) -> None:
     """Write a stream, to a path or an open file, as one zstd frame with a checksum.
 
     libzstd cuts a stream into jobs whose sizes do not depend on the number of threads, as long as
@@ -33,7 +31,7 @@ def compress_to(
         options={
             zstd.CompressionParameter.compression_level: LEVEL,
             zstd.CompressionParameter.checksum_flag: 1,
-            zstd.CompressionParameter.nb_workers: threads or min(usable_cpus(), MAX_THREADS),
+            zstd.CompressionParameter.nb_workers: min(usable_cpus(), MAX_THREADS),
         }
     )
     opened = target.open("wb") if isinstance(target, Path) else contextlib.nullcontext(target)

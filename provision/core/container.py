@@ -19,3 +19,9 @@ def brief_reference(reference: str) -> str:
     break within 110 columns."""
     name = reference.removeprefix("docker.io/library/").removeprefix("docker.io/")
     return re.sub(r"(@sha256:[0-9a-f]{12})[0-9a-f]{52}$", r"\1...", name)
+
+
+def names_registry(reference: str) -> bool:
+    """Whether an image's name begins with a registry's host, by Docker's rule."""
+    host, slash, _ = reference.partition("/")
+    return bool(slash) and (host == "localhost" or "." in host or ":" in host)

@@ -13,14 +13,10 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def map_in_order(
-    function: Callable[[Item], Result], items: Iterable[Item], workers: int | None = None
-) -> Iterator[Result]:
-    """The results in order, with few inputs in memory. For functions that release the GIL.
-
-    workers: None: one for each CPU that this process may use.
-    """
-    count = workers or usable_cpus()
+def map_in_order(function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+    """The results in order, with few inputs in memory, by a thread for each CPU that this process may
+    use. For functions that release the GIL."""
+    count = usable_cpus()
     pending: deque[Future[Result]] = deque()
     with ThreadPoolExecutor(count) as pool:
         for item in items:

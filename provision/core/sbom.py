@@ -19,7 +19,6 @@ from provision.core.dataclass import frozen
 from provision.core.json_text import parse_json
 from provision.core.types import Manager
 
-MEDIA_TYPE = "application/vnd.cyclonedx+json"
 PREDICATE_TYPE = "https://cyclonedx.org/bom"  # of a statement that is an SBOM
 # Manager and canonical name -> license.
 Licenses = Mapping[tuple[Manager, str], str]
@@ -43,15 +42,14 @@ class SbomPackage:
 
 @frozen
 class Sbom:
-    name: str
-    version: str
-    reference: str  # by which the document refers to the subject
+    """An SBOM of an image. subject: the image, as one of CycloneDX's components. identity: the same
+    for the same SBOM. epoch: when the image was made."""
+
+    subject: Mapping[str, object]
     packages: Sequence[SbomPackage]
-    identity: str  # the same for the same SBOM
-    properties: tuple[tuple[str, str], ...]
-    purl: str
-    sha256: str
-    epoch: int | None
+    identity: str
+    properties: Mapping[str, str]
+    epoch: int
 
 
 def sbom_text(sbom: Sbom) -> str:
@@ -62,7 +60,8 @@ def sbom_text(sbom: Sbom) -> str:
         sbom.packages, key=lambda package: (package.manager, package.name, package.key)
     )
     purls = {package.key: package.purl for package in packages}
-    dependencies = [{"ref": sbom.reference, "dependsOn": sorted(purls.values())}]
+    reference = sbom.subject["bom-ref"]
+    dependencies = [{"ref": reference, "dependsOn": sorted(purls.values())}]
     for package in packages:
         needed_purls = sorted(purls[key] for key in package.needs)
         dependencies.append({"ref": package.purl, "dependsOn": needed_purls})
@@ -77,7 +76,7 @@ def sbom_text(sbom: Sbom) -> str:
         "components": [_component(package) for package in packages],
         "dependencies": dependencies,
         # The packages of the base are not listed.
-        "compositions": [{"aggregate": "incomplete", "assemblies": [sbom.reference]}],
+        "compositions": [{"aggregate": "incomplete", "assemblies": [reference]}],
     }
     return json.dumps(document, indent=2) + "\n"
 
@@ -93,22 +92,13 @@ def _license(name: str) -> dict[str, object]:
 
 
 def _metadata(sbom: Sbom) -> dict[str, object]:
-    metadata: dict[str, object] = {
+    time = datetime.datetime.fromtimestamp(sbom.epoch, datetime.timezone.utc)
+    return {
         "tools": {"components": [{"type": "application", "name": "provision"}]},
-        "component": {
-            "type": "container",
-            "bom-ref": sbom.reference,
-            "name": sbom.name,
-            "version": sbom.version,
-            "hashes": [{"alg": "SHA-256", "content": sbom.sha256}],
-            "purl": sbom.purl,
-        },
-        "properties": [{"name": name, "value": value} for name, value in sbom.properties],
+        "component": sbom.subject,
+        "properties": [{"name": name, "value": value} for name, value in sbom.properties.items()],
+        "timestamp": time.strftime("%Y-%m-%dT%H:%M:%SZ"),
     }
-    if sbom.epoch is not None:
-        time = datetime.datetime.fromtimestamp(sbom.epoch, datetime.timezone.utc)
-        metadata["timestamp"] = time.strftime("%Y-%m-%dT%H:%M:%SZ")
-    return metadata
 
 
 def _component(package: SbomPackage) -> dict[str, object]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,6 +36,17 @@ def tool_without_space(output: str, folder: Path | None = None) -> NoSpace | Non
         return None
     disk = f"The disk or quota of {folder}" if folder else "A disk or quota"
     return NoSpace(f"{disk} is full: {lines[-1].rstrip('.')}.", advice=FREE_SPACE, details=output)
+
+
+def require_space(folder: Path, size: int, purpose: str, advice: str) -> None:
+    """Raise NoSpace if a folder's disk has fewer bytes free."""
+    free = shutil.disk_usage(folder).free
+    if free < size:
+        raise NoSpace(
+            f"{purpose} needs about {format_bytes(size)} in {folder}, where {format_bytes(free)} are "
+            "free.",
+            advice=advice,
+        )
 
 
 @contextmanager

@@ -13,7 +13,7 @@ This package exports what the commands need. Its modules:
 - package_sizes, cuda_copies: what makes it large
 """
 
-from provision.adapters.docker import connect_engine, has_image, require_engine
+from provision.adapters.docker import connect_engine, require_engine
 from provision.image.base import (
     BaseImage,
     chosen_base,
@@ -22,7 +22,7 @@ from provision.image.base import (
 )
 from provision.image.build import build_image, built_image, find_image
 from provision.image.cache_key import Recipe
-from provision.image.code import Code, has_code, read_code
+from provision.image.code import Code, built_code, read_code
 from provision.image.compress import Compression, compress_image
 from provision.image.config import (
     LOCK_LABEL,
@@ -48,7 +48,13 @@ from provision.image.manifest import ImageDocuments
 from provision.image.oci_layout import layer_files, remove_leftovers
 from provision.image.package_sizes import PackageChange, compare, package_sizes
 from provision.image.provenance import PREDICATE_TYPE, SMOKE_TYPE, provenance
-from provision.image.registry.push import IndexResult, PushResult, push_image, push_index
+from provision.image.registry.push import (
+    IndexResult,
+    PushResult,
+    push_image,
+    push_index,
+    require_registry,
+)
 from provision.image.registry.reference import (
     RegistryReference,
     base_registry_reference,

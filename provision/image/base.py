@@ -51,10 +51,8 @@ class BaseImage:
 @cache
 def pinned(use: Use) -> str:
     """Our default image for a use, by its digest."""
-    for row in load("base_images.yml")["images"]:
-        if row["use"] == use:
-            return f"{row['reference']}@{row['digest']}"
-    raise AssertionError(f"no image for the {use}")
+    row = {row["use"]: row for row in load("base_images.yml")["images"]}[use]
+    return f"{row['reference']}@{row['digest']}"
 
 
 def chosen_base(reference: str | None) -> str:

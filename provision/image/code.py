@@ -4,7 +4,8 @@ work tree."""
 from __future__ import annotations
 
 import posixpath
-import stat
+import re
+from collections.abc import Collection
 from pathlib import Path
 
 from provision.adapters import git
@@ -12,6 +13,7 @@ from provision.core.container import WORKSPACE
 from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec
 from provision.image import oci_layout
+from provision.image.contents import read_files
 from provision.image.layers import LayerEntry
 from provision_runtime.report.text import format_bytes
 
@@ -47,17 +49,23 @@ class Code:
         return text
 
 
-def has_code(layout: Path) -> bool:
-    """Whether the image of a layout has code."""
+def built_code(layout: Path) -> Collection[str] | None:
+    """The paths of the code in the image of a layout, without a leading slash; None if it has no code.
+
+    Raises IntegrityError if the layer cannot be read.
+    """
     manifest = oci_layout.read(layout)
-    return manifest is not None and REVISION_LABEL in manifest.annotations
+    if manifest is None or REVISION_LABEL not in manifest.annotations:
+        return None
+    layer = oci_layout.blob(layout, manifest.layers[-1].digest)
+    return read_files([layer], re.compile("(?!)"), noticed=re.compile("(?s:.*)")).noticed
 
 
 def read_code(folder: Path) -> Code:
     """The tracked files of a folder.
 
-    Raises InvalidSpec if git knows no commit of it, if it has a submodule that is not checked out, or
-    more than SIZE_LIMIT bytes.
+    Raises InvalidSpec if git knows no commit of it, if it has a submodule that is not checked out, no
+    tracked file, or more than SIZE_LIMIT bytes.
     """
     tree = git.work_tree(folder)
     root = WORKSPACE.lstrip("/")
@@ -65,26 +73,19 @@ def read_code(folder: Path) -> Code:
     size = 0
     for name in tree.files:
         path, target = folder / name, f"{root}/{name}"
-        status = path.lstat()
-        size += status.st_size
+        size += path.lstat().st_size
         if size > SIZE_LIMIT:
             raise InvalidSpec(
                 f"git tracks more than {format_bytes(SIZE_LIMIT)} in {folder}: that is data, which "
                 "does not belong in a layer of code.",
                 advice="Name a folder with the code alone, and mount the data.",
             )
-        if stat.S_ISLNK(status.st_mode):
-            entries[target] = LayerEntry(
-                path=target, kind="link", mode=0o777, target=str(path.readlink())
-            )
-        elif stat.S_ISREG(status.st_mode):
-            executable = bool(status.st_mode & 0o100)
-            entries[target] = LayerEntry.of(target, path.read_bytes(), executable=executable)
+        if path.is_symlink():
+            link = str(path.readlink())
+            entries[target] = LayerEntry(path=target, kind="link", mode=0o777, target=link)
         else:
-            raise InvalidSpec(
-                f"{path} is a submodule that is not checked out.",
-                advice="Run `git submodule update --init` there.",
-            )
+            executable = bool(path.stat().st_mode & 0o100)
+            entries[target] = LayerEntry.of(target, path.read_bytes(), executable=executable)
         while (target := posixpath.dirname(target)) and target not in entries:
             entries[target] = LayerEntry(path=target, kind="folder", mode=0o1777)
     if not tree.files:

@@ -27,7 +27,6 @@ def compress_image(
     method: Compression,
     packed: Path,
     progress: Progress,
-    workers: int | None = None,
 ) -> Image:
     """The image with compressed layers, in a layout below `packed`; unchanged for `none`.
 
@@ -56,7 +55,7 @@ def compress_image(
             same = [row for row in cached if row.key == layer.digest]
             digest = layer_cache.link_first(same, new)
             if digest is None:
-                digest = _compress_layer(image.layout, layer, method, new, meter.advance, workers)
+                digest = _compress_layer(image.layout, layer, method, new, meter.advance)
             else:
                 meter.advance(layer.size)
             keys[digest] = layer.digest
@@ -82,7 +81,6 @@ def _compress_layer(
     method: Compression,
     new: Path,
     advance: Callable[[int], None],
-    workers: int | None,
 ) -> str:
     """Returns the digest of the new blob."""
 
@@ -93,12 +91,12 @@ def _compress_layer(
 
     unfinished = oci_layout.blobs(new) / ".packing"
     if method == "gzip":
-        gzip_stream.compress_to(chunks(), unfinished, workers)
+        gzip_stream.compress_to(chunks(), unfinished)
     elif method == "zstd" or layer.group == BASE_GROUP:  # a base may have any kind of tar
-        zstd.compress_to(chunks(), unfinished, workers)
+        zstd.compress_to(chunks(), unfinished)
     else:
         source = oci_layout.blob(layout, layer.digest)
-        zstd_chunked.compress_to(chunks(), source, unfinished, workers)
+        zstd_chunked.compress_to(chunks(), source, unfinished)
     digest = f"sha256:{sha256_of(unfinished)}"
     unfinished.replace(oci_layout.blob(new, digest))
     return digest

@@ -57,8 +57,5 @@ def _origin(package: LockedPackage) -> str:
 
 def base_cuda(variables: Iterable[str]) -> str | None:
     """The CUDA that a base image brings, by the variable that NVIDIA's bases set (KEY=VALUE)."""
-    for pair in variables:
-        key, _, value = pair.partition("=")
-        if key == "CUDA_VERSION":
-            return value
-    return None
+    pairs = (pair.partition("=") for pair in variables)
+    return next((value for key, _, value in pairs if key == "CUDA_VERSION"), None)

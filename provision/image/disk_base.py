@@ -64,8 +64,8 @@ def _find_layout(reference: str) -> Path:
     if (layout / oci_layout.INDEX_FILE).is_file():
         return layout
     raise ToolMissing(
-        f"There is no base {reference}: {layout} is not a folder with an OCI image layout.",
-        advice="Choose an existing one with --base, without a tag. `skopeo copy SOURCE oci:DIR` makes one of an "
+        f"There is no image {reference}: {layout} is not a folder with an OCI image layout.",
+        advice="Name an existing one, without a tag. `skopeo copy SOURCE oci:DIR` makes one of an "
         "archive (docker-archive:FILE, oci-archive:FILE) or of one image of several.",
     )
 

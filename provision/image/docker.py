@@ -16,7 +16,6 @@ from provision.adapters.docker import (
     engine_errors,
     engine_identity,
     get_image,
-    has_image,
     has_nvidia_runtime,
     load_archive,
     none_if_missing,
@@ -213,13 +212,17 @@ def _find_in_engine(image: Image, client: Client) -> str | None:
     of their own, so we look at the image of its name, which may be another user's, and at those
     that this user loaded.
     """
+    loaded: Sequence[str] = ()
+    if uses_containerd_store(client):
+        loaded = (image.reference, *read_record(image.layout, engine_identity(client)).images)
+    return _same_in_engine(image, client, loaded)
+
+
+def _same_in_engine(image: Image, client: Client, names: Iterable[str]) -> str | None:
+    """The image by its id, or the first of these names that means the same image; None if neither."""
     if get_image(client, image.image_id) is not None:
         return image.image_id
-    if not uses_containerd_store(client):
-        return None
-    loaded = read_record(image.layout, engine_identity(client)).images
-    for name in (image.reference, *loaded):
-        candidate = get_image(client, name)
+    for candidate in (get_image(client, name) for name in names):
         if candidate is not None and is_same(candidate.attrs, image):
             return str(candidate.id)
     return None
@@ -341,12 +344,9 @@ def _send(image: Image, client: Client, progress: Progress, *, skip: int) -> str
         if corrupt:
             raise oci_layout.corrupt_blob(oci_layout.blob(image.layout, corrupt[0])) from None
         raise
-    if has_image(client, image.image_id):
-        return image.image_id
-    for name in loaded:
-        candidate = get_image(client, name)
-        if candidate is not None and is_same(candidate.attrs, image):
-            return str(candidate.id)
+    engine_id = _same_in_engine(image, client, loaded)
+    if engine_id is not None:
+        return engine_id
     raise ToolFailed(
         ["docker", "load"], 0, f"the engine took the archive but has no image {image.image_id}"
     )

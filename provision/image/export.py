@@ -67,13 +67,12 @@ def check_output(path: Path) -> None:
 def docker_archive(image: Image, skip: int) -> Iterator[bytes]:
     """The image as `docker load` reads it, without a name and its first `skip` layers, straight from
     the blobs."""
-    config = f"{image.image_id.removeprefix('sha256:')}.json"
-    names = [f"blobs/sha256/{layer.digest.removeprefix('sha256:')}" for layer in image.layers]
-    manifest = oci_layout.canonical([{"Config": config, "Layers": names, "RepoTags": None}])
+    config = oci_layout.blob(image.layout, image.image_id)
+    layers = [oci_layout.blob(image.layout, layer.digest) for layer in image.layers]
+    names = {path: f"blobs/sha256/{path.name}" for path in layers} | {config: f"{config.name}.json"}
+    row = {"Config": names[config], "Layers": [names[path] for path in layers], "RepoTags": None}
+    manifest = oci_layout.canonical([row])
     yield from tar.file_member("manifest.json", len(manifest), [manifest])
-    files = [(config, oci_layout.blob(image.layout, image.image_id))]
-    for layer, name in list(zip(image.layers, names, strict=True))[skip:]:
-        files.append((name, oci_layout.blob(image.layout, layer.digest)))
-    for name, path in files:
-        yield from tar.file_member(name, path.stat().st_size, tar.file_chunks(path))
+    for path in (config, *layers[skip:]):
+        yield from tar.file_member(names[path], path.stat().st_size, tar.file_chunks(path))
     yield tar.END

@@ -12,14 +12,13 @@ from dataclasses import field
 from pathlib import Path
 
 from provision.core.dataclass import frozen
-from provision.core.errors import NoSpace
 from provision.core.host import usable_cpus
+from provision.core.system_errors import require_space
 from provision.core.types import Layer, Progress
 from provision.image import base, layer_cache, layers, oci_layout, tree_files
 from provision.image.cache_key import Recipe
 from provision.image.layer_cache import CachedLayer
 from provision.image.layers import BASE_GROUP, CODE_GROUP, PROVISION_GROUP, LayerEntry
-from provision_runtime.report.text import format_bytes
 
 PACKAGES = "org.provision.packages"  # the annotation with Recipe.packages_digest
 SPACE_ADVICE = "Free space there and run the same command again, or build without --image."
@@ -54,8 +53,7 @@ class LayerBuild:
             digest = layer_cache.link_first(same, self.new)
             if digest is not None:
                 self._record({digest: key})
-                size = oci_layout.blob(self.new, digest).stat().st_size
-                finished[group] = Layer(group=group, digest=digest, size=size)
+                finished[group] = self._layer(group, digest)
                 del entries[group]
         entries[PROVISION_GROUP] = list(self.recipe.provision_files)
         if self.recipe.code:
@@ -63,7 +61,7 @@ class LayerBuild:
             code |= {entry.path: entry for entry in self.recipe.code.entries}
             entries[CODE_GROUP] = [code[path] for path in sorted(code)]
         size = sum(layers.archive_size(of_group) for of_group in entries.values())
-        self._check_space(size)
+        require_space(self.layout.parent, size, "The image", SPACE_ADVICE)
         with self.progress.meter("writing image layers", size) as meter:
             finished |= self._write(entries, keys, meter.advance)
         in_order = [finished[group.name] for group in layers.GROUPS if group.name in finished]
@@ -106,17 +104,19 @@ class LayerBuild:
                 self.keys[diff_id] = ""
         layer_cache.record(self.new, self.keys)
         if missing:
-            self._check_space(image.size)
+            require_space(self.layout.parent, image.size, "The image", SPACE_ADVICE)
             blobs = oci_layout.blobs(self.new)
             with self.progress.meter("reading the base", image.size) as meter:
                 layers.write_base(image.archive(), missing, blobs, meter.advance)
             self._record(dict.fromkeys(missing, ""))
         paths = [oci_layout.blob(self.new, diff_id) for diff_id in image.diff_ids]
         base.check_base(image.reference, paths, self.recipe.glibc)
-        return [
-            Layer(group=BASE_GROUP, digest=diff_id, size=path.stat().st_size)
-            for diff_id, path in zip(image.diff_ids, paths, strict=True)
-        ]
+        return [self._layer(BASE_GROUP, diff_id) for diff_id in image.diff_ids]
+
+    def _layer(self, group: str, digest: str) -> Layer:
+        """A layer whose file is there."""
+        size = oci_layout.blob(self.new, digest).stat().st_size
+        return Layer(group=group, digest=digest, size=size)
 
     def _record(self, keys: Mapping[str, str]) -> None:
         """Called after each layer, so that the next build can reuse the finished layers of a killed
@@ -148,15 +148,6 @@ class LayerBuild:
                 self._record({layer.digest: keys.get(layer.group, "")})
         shutil.rmtree(self.new / "staging", ignore_errors=True)
         return finished
-
-    def _check_space(self, size: int) -> None:
-        free = shutil.disk_usage(self.new).free
-        if free < size:
-            raise NoSpace(
-                f"The image needs {format_bytes(size)} in {self.layout.parent}, where "
-                f"{format_bytes(free)} are free.",
-                advice=SPACE_ADVICE,
-            )
 
 
 class _Stopped(Exception):

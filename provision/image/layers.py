@@ -244,36 +244,35 @@ def _copy_file(
 
 def write_base(
     archive: Iterable[bytes], diff_ids: Sequence[str], blobs: Path, advance: Callable[[int], None]
-) -> list[Layer]:
+) -> None:
     """Write the layers of a base straight out of an image archive, docker's or OCI's: layers are
     recognized by their digests, whatever the archive calls them.
 
     Raises IntegrityError unless the archive held every layer that the base's config names.
     """
-    layer_ids = set(diff_ids)
-    sizes: dict[str, int] = {}
+    missing = set(diff_ids)
     try:
         with tar.open_stream(archive) as members:
             for member in members:
                 file = members.extractfile(member) if member.isreg() else None
                 if file is None:
                     continue
-                digest, size = _write_blob(file, member.size, layer_ids, blobs)
-                sizes[digest] = size
-                advance(size if digest in layer_ids else 0)
+                digest, size = _write_blob(file, member.size, diff_ids, blobs)
+                missing.discard(digest)
+                advance(size if digest in diff_ids else 0)
     except tar.UNREADABLE as error:
         raise IntegrityError(
             f"An archive of image layers cannot be read: {error}.", advice=_ADVICE
         ) from error
-    for diff_id in diff_ids:
-        if diff_id not in sizes:
-            raise IntegrityError(
-                f"The archive of the base image lacks its layer {diff_id}.", advice=_ADVICE
-            )
-    return [Layer(group=BASE_GROUP, digest=diff_id, size=sizes[diff_id]) for diff_id in diff_ids]
+    if missing:
+        raise IntegrityError(
+            f"The archive of the base image lacks its layer {min(missing)}.", advice=_ADVICE
+        )
 
 
-def _write_blob(file: IO[bytes], size: int, layer_ids: set[str], blobs: Path) -> tuple[str, int]:
+def _write_blob(
+    file: IO[bytes], size: int, layer_ids: Sequence[str], blobs: Path
+) -> tuple[str, int]:
     """One member of an archive, decompressed, as a blob; it stays only if it is a wanted layer.
     Returns its diff id and its size."""
     limit = max(MIN_EXPANDED_LIMIT, MAX_EXPANSION * size)

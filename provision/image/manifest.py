@@ -55,14 +55,12 @@ class Descriptor:
         return {"digest": self.digest, "mediaType": self.media_type, "size": self.size}
 
     @staticmethod
-    def of(
-        content: bytes, media_type: str, annotations: Mapping[str, str] | None = None
-    ) -> Descriptor:
+    def of(content: bytes, media_type: str) -> Descriptor:
         return Descriptor(
             digest=oci_layout.sha256_digest(content),
             size=len(content),
             media_type=media_type,
-            annotations=dict(annotations or {}),
+            annotations={},
         )
 
 

@@ -133,22 +133,13 @@ def read_verified(layout: Path, digest: str) -> bytes:
     return content
 
 
-def parse_index(content: bytes) -> Index:
-    index: Index = parse_document(content, "oci-index")
-    return index
-
-
-def parse_config(content: bytes) -> ImageConfig:
-    config: ImageConfig = parse_document(content, "oci-config")
-    return config
-
-
 def read_config(layout: Path, digest: str) -> ImageConfig:
     """The image config of a layout, or IntegrityError."""
     try:
-        return parse_config(read_verified(layout, digest))
+        config: ImageConfig = parse_document(read_verified(layout, digest), "oci-config")
     except InvalidDocument as error:
         raise corrupt_blob(blob(layout, digest)) from error
+    return config
 
 
 def corrupt_blob(path: Path) -> IntegrityError:
@@ -167,7 +158,7 @@ def read(layout: Path) -> LayoutManifest | None:
     its name after that; layer_cache tells whether layers changed since then.
     """
     try:
-        index = parse_index((layout / INDEX_FILE).read_bytes())
+        index: Index = parse_document((layout / INDEX_FILE).read_bytes(), "oci-index")
         if not index["manifests"]:
             return None
         manifest_digest = index["manifests"][0]["digest"]

@@ -43,10 +43,12 @@ def provision_entries(
     runtime: the files of the runtime package by their paths below site-packages. packages: of the lock.
     """
     folder = site_packages(python)
-    entries = [LayerEntry.of(f"{folder}/{path}", content) for path, content in runtime.items()]
-    entries.append(LayerEntry.of(COMMAND, COMMAND_SCRIPT.encode(), executable=True))
-    entries.append(LayerEntry.of(f"{PREFIX}/{HISTORY}", b""))
-    entries.append(LayerEntry(path=WORKSPACE.lstrip("/"), kind="folder", mode=0o1777))
+    entries = [
+        *(LayerEntry.of(f"{folder}/{path}", content) for path, content in runtime.items()),
+        LayerEntry.of(COMMAND, COMMAND_SCRIPT.encode(), executable=True),
+        LayerEntry.of(f"{PREFIX}/{HISTORY}", b""),
+        LayerEntry(path=WORKSPACE.lstrip("/"), kind="folder", mode=0o1777),
+    ]
     if has_compat(packages):
         path, target = COMPAT_LINK
         entries.append(LayerEntry(path=path.lstrip("/"), kind="link", mode=0o777, target=target))

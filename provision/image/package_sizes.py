@@ -48,6 +48,12 @@ class PackageChange:
     def growth(self) -> int:
         return self.size_after - self.size_before
 
+    @property
+    def versions(self) -> str:
+        if self.before == self.after:
+            return self.before
+        return f"{self.before or 'none'} -> {self.after or 'none'}"
+
 
 Sizes = Mapping[ImagePackage, int]
 

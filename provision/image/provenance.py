@@ -25,7 +25,8 @@ def provenance(image: Image, sbom: Sbom, request: Mapping[str, Any]) -> dict[str
     labels = oci_layout.read_image(image).annotations
     base: dict[str, Any] = {"name": "base", "uri": f"docker://{image.base}"}
     if config.BASE_DIGEST in labels:
-        base["digest"] = _digest(labels[config.BASE_DIGEST])
+        algorithm, _, value = labels[config.BASE_DIGEST].partition(":")
+        base["digest"] = {algorithm: value}
     dependencies = [base, {"name": "lock", "digest": {"sha256": image.lock_sha256}}]
     if REVISION_LABEL in labels:
         code: dict[str, Any] = {"name": "code", "digest": {"gitCommit": labels[REVISION_LABEL]}}
@@ -55,8 +56,3 @@ def provenance(image: Image, sbom: Sbom, request: Mapping[str, Any]) -> dict[str
             }
         },
     }
-
-
-def _digest(text: str) -> dict[str, str]:
-    algorithm, _, value = text.partition(":")
-    return {algorithm: value}

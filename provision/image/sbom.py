@@ -63,19 +63,23 @@ def image_sbom(image: Image, packages: ImagePackages, locked: Sequence[SbomPacka
     licenses = [(part.purl, part.license) for part in parts]
     architecture = {"arch": ARCHITECTURES[packages.platform]}
     purl = PackageURL("oci", None, name.rpartition("/")[2], digest, architecture)
+    subject = {
+        "type": "container",
+        "bom-ref": f"image:{name}@{digest}",
+        "name": name,
+        "version": digest,
+        "hashes": [{"alg": "SHA-256", "content": digest.removeprefix("sha256:")}],
+        "purl": purl.to_string(),
+    }
     return Sbom(
-        name=name,
-        version=digest,
-        reference=f"image:{name}@{digest}",
+        subject=subject,
         packages=parts,
         identity=json.dumps([name, digest, licenses]),
-        properties=(
-            ("provision:lock", image.lock_sha256),
-            ("provision:base", image.base),
-            ("provision:base-id", image.base_digest),
-        ),
-        purl=purl.to_string(),
-        sha256=digest.removeprefix("sha256:"),
+        properties={
+            "provision:lock": image.lock_sha256,
+            "provision:base": image.base,
+            "provision:base-id": image.base_digest,
+        },
         epoch=packages.epoch,
     )
 
@@ -84,21 +88,16 @@ def _runtime_packages(records: Iterable[str]) -> list[SbomPackage]:
     """The runtime package, which no lock names; images of earlier versions have none."""
     from packageurl import PackageURL
 
-    packages = []
-    for path in records:
-        match = _RUNTIME_METADATA.fullmatch(path)
-        if match is not None:
-            name, version = "provision-runtime", match[1]
+    name = "provision-runtime"
+    return [
+        SbomPackage(
+            key=f"runtime:{name}",
+            manager="pip",
+            name=name,
+            version=match[1],
             # It is on no package index, so its purl is a generic one, which is not looked up.
-            purl = PackageURL("generic", None, name, version).to_string()
-            packages.append(
-                SbomPackage(
-                    key=f"runtime:{name}",
-                    manager="pip",
-                    name=name,
-                    version=version,
-                    purl=purl,
-                    license="Apache-2.0",
-                )
-            )
-    return packages
+            purl=PackageURL("generic", None, name, match[1]).to_string(),
+            license="Apache-2.0",
+        )
+        for match in filter(None, map(_RUNTIME_METADATA.fullmatch, records))
+    ]

@@ -41,17 +41,14 @@ Row = dict[str, str | int]
 _Part = tuple[bytes, tuple[Row, ...]]
 
 
-def compress_to(
-    chunks: Iterable[bytes], layer: Path, target: Path, workers: int | None = None
-) -> None:
-    """Write a layer of ours, whose bytes `chunks` are, as zstd:chunked: the same bytes for any number of
-    workers. A layer with names that are no UTF-8, which the table cannot hold, gets no table."""
+def compress_to(chunks: Iterable[bytes], layer: Path, target: Path) -> None:
+    """Write a layer of ours, whose bytes `chunks` are, as zstd:chunked: the same bytes on any number of
+    CPUs. A layer with names that are no UTF-8, which the table cannot hold, gets no table."""
     table: list[Row] = []
     tar_split: list[Row] = []
     with target.open("wb") as file:
-        for frame, rows in map_in_order(
-            _compress_part, _parts(chunks, layer, table, tar_split), workers
-        ):
+        parts = _parts(chunks, layer, table, tar_split)
+        for frame, rows in map_in_order(_compress_part, parts):
             for row in rows:
                 row.setdefault("offset", file.tell())
                 row["endOffset"] = file.tell() + len(frame)

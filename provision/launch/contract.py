@@ -9,7 +9,7 @@ import re
 from typing import Literal, get_args
 
 from provision.core import tar
-from provision.core.container import PYTHON, STACK, USER, WORKSPACE
+from provision.core.container import PYTHON, STACK, USER, WORKSPACE, names_registry
 from provision.core.errors import InvalidSpec
 from provision.core.types import Resolution
 from provision.launch import kubernetes, slurm
@@ -74,11 +74,6 @@ def check_contract(job_format: JobFormat, job: JobSpec, options: RunOptions) -> 
         ("a time limit", "nothing ends the command then", is_local and job.time_s is not None),
         ("several nodes without a command", "", job.nodes > 1 and not job.command),
         ("requeueing", "there is no queue", is_local and job.requeue),
-        ("a mount", no_image, no_image and options.mounts),
-        ("a user", no_image, no_image and options.user),
-        ("the size of shared memory", no_image, no_image and options.shm_gib),
-        ("the name of an image", no_image, no_image and options.reference),
-        ("the host's network", no_image, no_image and options.host_network),
         ("a user", f"{runtime} runs as the user who submits the job", runtime and options.user),
         ("the size of shared memory", "/dev/shm is the host's", runtime and options.shm_gib),
         (
@@ -87,6 +82,14 @@ def check_contract(job_format: JobFormat, job: JobSpec, options: RunOptions) -> 
             lacks_memory,
         ),
     ]
+    of_images = {
+        "a mount": options.mounts,
+        "a user": options.user,
+        "the size of shared memory": options.shm_gib,
+        "the name of an image": options.reference,
+        "the host's network": options.host_network,
+    }
+    rules += [(what, no_image, no_image and value) for what, value in of_images.items()]
     for mount in options.mounts:
         name = f"the mount {mount}"
         no_volumes = f"{runtime} mounts folders of the host, and has no named volumes"
@@ -163,17 +166,13 @@ def file_context(resolution: Resolution, reference: str) -> dict[str, object]:
 
 
 def _reference(job: JobSpec, options: RunOptions) -> str:
-    if options.reference:
-        return options.reference
-    return job.environment.reference if isinstance(job.environment, ImageEnvironment) else ""
+    own = job.environment.reference if isinstance(job.environment, ImageEnvironment) else ""
+    return options.reference or own
 
 
 def registry_reference(reference: str) -> str:
     """An image's name with a registry's host; the host is REGISTRY if only an engine knows it."""
-    host, _, path = reference.partition("/")
-    if path and (host == "localhost" or "." in host or ":" in host):
-        return reference
-    return f"REGISTRY/{reference}"
+    return reference if names_registry(reference) else f"REGISTRY/{reference}"
 
 
 def _kubernetes_values(job_format: JobFormat, job: JobSpec, gpus: int | None) -> dict[str, object]:

@@ -4,6 +4,8 @@ that provide it; and Jupyter in a container. Pure. `contract` says the same to o
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -75,7 +77,8 @@ def parse_mount(text: str) -> ContainerMount:
     if match is None:
         raise InvalidSpec(
             f"{text!r} is not a mount.",
-            advice="Write /on/the/host:/in/the/container, with :ro for read-only; no commas.",
+            advice="Write /on/the/host:/in/the/container, with :ro for read-only, and paths without "
+            "spaces, commas and colons.",
         )
     return ContainerMount(source=match[1], target=match[2], mode="ro" if match[3] == "ro" else "rw")
 
@@ -151,9 +154,10 @@ def docker_arguments(
     for mount in options.mounts:
         # Not --volume, for which an engine makes a folder that it does not have.
         kind = "volume" if mount.is_volume else "bind"
-        read_only = ",readonly" if mount.mode == "ro" else ""
-        target = f"target={mount.target}{read_only}"
-        arguments += ["--mount", f"type={kind},source={mount.source},{target}"]
+        fields = [f"type={kind}", f"source={mount.source}", f"target={mount.target}"]
+        row = io.StringIO()  # Docker reads one of CSV
+        csv.writer(row).writerow(fields + ["readonly"] * (mount.mode == "ro"))
+        arguments += ["--mount", row.getvalue().removesuffix("\r\n")]
     return arguments
 
 

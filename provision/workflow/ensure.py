@@ -17,7 +17,6 @@ from provision.adapters import uv
 from provision.core import prefix_registry
 from provision.core.atomic import atomic_write, remove_leftovers
 from provision.core.errors import (
-    InvalidSpec,
     StaleLock,
     SystemRefused,
     ToolMissing,
@@ -42,7 +41,7 @@ from provision.workflow import (
     wheel_folder,
 )
 from provision.workflow.context import Context, warn_once
-from provision.workflow.plan import BuildRequest, Plan, make_plan, with_name
+from provision.workflow.plan import BuildRequest, Plan, make_plan, require_lock, with_name
 from provision.workflow.resolution import check_host_python, unanswered_channels
 from provision.workflow.trust import require_trusted_path
 
@@ -158,12 +157,7 @@ def require_existing_lock(plan: Plan) -> Lock:
     """The lock of a plan, for verbs that make none. Raises StaleLock, see `require_current_lock`,
     and InvalidSpec if there is none."""
     require_current_lock(plan)
-    if plan.lock is None:
-        raise InvalidSpec(
-            f"{plan.name} has no lock.",
-            advice=f"Run `provision lock {plan.name}` or `provision build {plan.name}` first.",
-        )
-    return plan.lock
+    return require_lock(plan)
 
 
 def _stale_reason(plan: Plan, lock: Lock, changed_options: Sequence[str]) -> str:

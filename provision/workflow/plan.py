@@ -18,7 +18,7 @@ from provision import render
 from provision.core import prefix_registry, settings
 from provision.core.container import brief_reference
 from provision.core.dataclass import frozen
-from provision.core.errors import IntegrityError
+from provision.core.errors import IntegrityError, InvalidSpec
 from provision.core.project import project_title
 from provision.core.spec_fields import SPEC_KEYS, Spec
 from provision.core.types import Lock, Pin, Prefix, Resolution
@@ -326,3 +326,13 @@ def _read_spec(context: Context, request: BuildRequest) -> Spec:
     )
     ensure_release(context.folders, context.mirrors, spec)
     return check_requirements(spec)
+
+
+def require_lock(plan: Plan) -> Lock:
+    """The lock of a plan, current or not. Raises InvalidSpec if there is none."""
+    if plan.lock is None:
+        raise InvalidSpec(
+            f"{plan.name} has no lock.",
+            advice=f"Run `provision lock {plan.name}` or `provision build {plan.name}` first.",
+        )
+    return plan.lock

@@ -17,10 +17,12 @@ from provision import image
 from provision.adapters import openssl
 from provision.cli.main import cli
 from provision.core.errors import IntegrityError, InvalidSpec
+from provision.core.paths import default_folders
 from provision.core.types import Image
 from provision.image import oci_layout
 from provision.image.registry.client import RegistryClient
 from provision.image.registry.push import put_bytes, put_manifest
+from provision_runtime.comm.addresses import free_port
 from tests.integration.registries import host, make_image, push
 from tests.results import parse_result
 from tests.unit.image.test_image_sbom import folder
@@ -232,3 +234,23 @@ def test_keys(tmp_path: Path, keys: tuple[Path, Path]) -> None:
     for path in (private, edwards[1], cosign):
         with pytest.raises(InvalidSpec):
             openssl.read_public_key(path)
+
+
+def test_a_registry_is_asked_before_layers_are_compressed(folder: Path, tmp_path: Path) -> None:
+    place = f"127.0.0.1:{free_port()}/lab/toy:1"
+    result = CliRunner().invoke(cli, ["image", "push", "lab", place, "--compression", "gzip"])
+    assert (result.exit_code, "refuses connections" in result.stderr) == (8, True), result.stderr
+    assert not default_folders().packed.exists()
+
+
+def test_a_passphrase_that_cannot_be_asked_for(
+    host: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(openssl.PASSPHRASE, raising=False)
+    key, _ = make_key(tmp_path / "lab.key", "-algorithm", "RSA", "-aes256", "-pass", "pass:lab")
+    command = ["image", "push", "lab", f"{host}/lab/toy:1", "--sign", str(key)]
+    result = CliRunner().invoke(cli, command)
+    assert (result.exit_code, openssl.PASSPHRASE in result.stderr) == (3, True), result.stderr
+    monkeypatch.setenv(openssl.PASSPHRASE, "wrong")
+    result = CliRunner().invoke(cli, command)
+    assert (result.exit_code, "with this passphrase" in result.stderr) == (3, True), result.stderr

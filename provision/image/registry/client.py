@@ -51,7 +51,6 @@ class RegistryResponse:
     """A response, read completely."""
 
     status: int
-    reason: str
     url: str
     headers: Mapping[str, str]
     content: bytes
@@ -219,7 +218,6 @@ def read_response(
             )
     return RegistryResponse(
         status=response.status_code,
-        reason=response.reason,
         url=response.url,
         headers=response.headers,
         content=content,
@@ -313,7 +311,7 @@ def _error_message(response: RegistryResponse) -> str:
         errors = parse_json(response.content)["errors"]
         return "; ".join(f"{error['code']}: {error['message']}" for error in errors)
     except (ValueError, KeyError, TypeError):
-        return response.content[:500].decode(errors="replace") or str(response.reason)
+        return response.content[:500].decode(errors="replace")
 
 
 def _authorization(session: Any, reference: RegistryReference, challenge: RegistryResponse) -> str:

@@ -92,6 +92,13 @@ def push_image(image: Image, reference: RegistryReference, progress: Progress) -
     )
 
 
+def require_registry(reference: RegistryReference) -> None:
+    """Raise, before minutes of compression, what `push_image` would raise of a registry that does not
+    respond, or that does not know this user."""
+    with RegistryClient(reference) as client:
+        client.request("HEAD", f"manifests/{reference.tag}", expected=(200, 404))
+
+
 def push_index(images: Sequence[ImageDocuments], reference: RegistryReference) -> IndexResult:
     """Send an index of images that are in its repository. Annotations are the labels that they share.
 

@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 from provision.adapters.http.session import is_loopback, speaks_tls
+from provision.core.container import names_registry
 from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec
 from provision.core.types import Image
@@ -63,7 +64,7 @@ def parse_registry_reference(text: str, image: Image | None = None) -> RegistryR
         forms = "HOST/NAME or HOST/NAME:TAG" + ("" if image else ", or HOST/NAME@sha256:...")
         raise InvalidSpec(
             f"{text!r} is not a reference to a registry.",
-            advice=f"Write {forms}, for example registry.lab:5000/torch:2.3.",
+            advice=f"Write {forms}, in lower case, for example registry.lab:5000/torch:2.3.",
         )
     default_tag = image.reference.rpartition(":")[2] if image else "latest"
     return RegistryReference(
@@ -82,9 +83,7 @@ def base_registry_reference(name: str) -> RegistryReference:
             f"{name} is an image id, which only an engine knows.",
             advice="Give the base by its name with --base.",
         )
-    host, slash, _ = name.partition("/")
-    names_registry = slash and ("." in host or ":" in host or host == "localhost")
-    reference = parse_registry_reference(name if names_registry else f"{DOCKER}/{name}")
+    reference = parse_registry_reference(name if names_registry(name) else f"{DOCKER}/{name}")
     if reference.registry == DOCKER and "/" not in reference.repository:
         return replace(reference, repository=f"library/{reference.repository}")
     return reference

@@ -26,7 +26,7 @@ from provision.verbs.image import registry_command
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
-    from provision.launch import FileFormat, NotebookServer, RunFormat, RunOptions
+    from provision.launch import FileFormat, RunFormat, RunOptions
 
 
 @frozen
@@ -192,13 +192,8 @@ def diff(console: Console, before: str, after: str, envs: Path | None) -> None:
         return ("+" if size > 0 else "-" if size < 0 else "") + format_bytes(abs(size))
 
     result = diff_images(context_of(console, envs), before, after)
-    rows = []
-    for row in result.changes:
-        versions = row.before
-        if row.before != row.after:
-            versions = f"{row.before or 'none'} -> {row.after or 'none'}"
-        cells = (signed(row.growth), row.manager, row.name, versions)
-        rows.append(tuple(map(escape_line, cells)))
+    cells = [(signed(row.growth), row.manager, row.name, row.versions) for row in result.changes]
+    rows = [tuple(map(escape_line, row)) for row in cells]
     growth = result.size_after - result.size_before
     sizes = f"{format_bytes(result.size_before)} -> {format_bytes(result.size_after)}"
     lines = table(rows, ("size", "from", "package", "version")).splitlines() if rows else []
@@ -273,19 +268,14 @@ def contract(
 
     from provision.launch import parse_duration
     from provision.verbs.image.image import image_contract
-    from provision.workflow.image.image import JobSize
 
     context = context_of(console, envs)
     remake = ["provision", *sys.argv[1:]]
     run_options = _run_options(options)
-    time = options["time"]
-    size = JobSize(
-        nodes=options["nodes"],
-        gpus=options["gpus"],
-        time_s=parse_duration(time) if time else None,
-    )
+    time_s = parse_duration(options["time"]) if options["time"] else None
+    size = (options["nodes"], options["gpus"], time_s)
     request = build_request(name, {})
-    text = image_contract(context, request, format, run_options, size, command, remake)
+    text = image_contract(context, request, format, run_options, *size, command, remake)
     console.document("image-contract", {"format": format, "text": text}, text)
 
 
@@ -311,12 +301,13 @@ def run(
     folder (/workspace), as your user, unless --mount or --scratch says otherwise. At the end the
     container is removed, with everything that was written outside of mounted folders.
     """
+    import secrets
     import shlex
 
     from provision.core.errors import InvalidSpec
-    from provision.launch import find_notebook_server
+    from provision.launch import TOKEN_VARIABLE, find_notebook_server
     from provision.workflow.image.image import run_argv
-    from provision.workflow.plan import make_plan
+    from provision.workflow.plan import make_plan, require_lock
 
     if options["jupyter"] and command:
         raise InvalidSpec(
@@ -325,14 +316,8 @@ def run(
         )
     context = context_of(console, envs)
     plan = make_plan(context, build_request(name, {}))
-    server = None
-    if options["jupyter"]:
-        if plan.lock is None:
-            raise InvalidSpec(
-                f"{plan.name} has no lock, so its packages are not known.",
-                advice=f"Run `provision build {plan.name}` first.",
-            )
-        server = find_notebook_server(plan.lock, options["port"])
+    is_jupyter = options["jupyter"]
+    server = find_notebook_server(require_lock(plan), options["port"]) if is_jupyter else None
     argv = run_argv(
         context,
         plan,
@@ -342,16 +327,9 @@ def run(
         folder=None if options["scratch"] else Path.cwd(),
     )
     dry_run = options["dry_run"]
-    variables = _announce_token(console, server) if server and not dry_run else {}
+    variables = {}
+    if server and not dry_run:
+        variables = {TOKEN_VARIABLE: secrets.token_hex(24)}
+        address = server.url(variables[TOKEN_VARIABLE])
+        console.info(f"Jupyter will be at {address}", shows_token=True)
     run_or_print(console, argv, {**os.environ, **variables}, dry_run=dry_run)
-
-
-def _announce_token(console: Console, server: NotebookServer) -> dict[str, str]:
-    """Make a token, show it in Jupyter's address, and return it as Jupyter's variable."""
-    import secrets
-
-    from provision.launch import TOKEN_VARIABLE
-
-    token = secrets.token_hex(24)
-    console.info(f"Jupyter will be at {server.url(token)}", shows_token=True)
-    return {TOKEN_VARIABLE: token}

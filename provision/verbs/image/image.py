@@ -23,7 +23,6 @@ from provision.workflow.ensure import (
 from provision.workflow.image.code import require_script
 from provision.workflow.image.image import (
     ALTERNATIVE,
-    JobSize,
     ensure_base,
     ensure_image,
     image_reference,
@@ -98,7 +97,9 @@ def image_contract(
     request: BuildRequest,
     format: launch.RunFormat | launch.FileFormat,
     options: launch.RunOptions,
-    size: JobSize,
+    nodes: int,
+    gpus: int | None,
+    time_s: int | None,
     command: Sequence[str],
     remake: Sequence[str],
 ) -> str:
@@ -109,7 +110,7 @@ def image_contract(
     """
     plan = make_plan(context, request)
     if format == "sif" or format == "sqsh":
-        if command or size != JobSize() or options != launch.RunOptions():
+        if command or (nodes, gpus, time_s) != (1, None, None) or options != launch.RunOptions():
             raise InvalidSpec(
                 f"{format} makes the file of an image, and runs nothing: it takes no command, and no "
                 "options of a run.",
@@ -128,9 +129,9 @@ def image_contract(
         name=launch.dns_label(plan.name),
         command=tuple(command),
         environment=environment,
-        nodes=size.nodes,
-        gpus=size.gpus,
-        time_s=size.time_s,
+        nodes=nodes,
+        gpus=gpus,
+        time_s=time_s,
         lock=plan.lock.sha256 if plan.lock else None,
     )
     return render_job(plan, format, job, options, remake)

@@ -61,6 +61,7 @@ def push_image(
         image = environment_image(context, name, platform)
         passport = read_passport(context.folders, name)
         reference = images.parse_registry_reference(target, image)
+        images.require_registry(reference)
         if compression is None:
             compression = "none" if is_loopback(reference.registry) else "zstd"
         packed = images.compress_image(image, compression, context.folders.packed, context.progress)
@@ -77,8 +78,7 @@ def push_image(
             attached.append(f"signature by {key.path.name}")
         try:
             if attach:
-                for label in _attach_documents(context, passport, image, packed, reference, key):
-                    attached.append(label)
+                attached.extend(_attach_documents(context, passport, image, packed, reference, key))
         except ProvisionError as error:
             # The image itself was pushed.
             context.progress.warn(f"not all documents were attached to the image: {error}")

@@ -82,14 +82,19 @@ def push(
 def _read_key(path: Path) -> SigningKey:
     """The key, with its passphrase from cosign's variable or from the terminal."""
     import os
+    import sys
 
     from provision.adapters import openssl
+    from provision.core.errors import InvalidSpec
 
-    passphrase = os.environ.get(openssl.PASSPHRASE)
-    if passphrase is None:
-        passphrase = ""
-        if openssl.has_passphrase(path):
-            passphrase = click.prompt(f"Passphrase of {path}", hide_input=True, err=True)
+    passphrase = os.environ.get(openssl.PASSPHRASE, "")
+    if openssl.PASSPHRASE not in os.environ and openssl.has_passphrase(path):
+        if not sys.stdin.isatty():
+            raise InvalidSpec(
+                f"{path} has a passphrase, and there is no terminal to ask for it.",
+                advice=f"Set it as {openssl.PASSPHRASE}.",
+            )
+        passphrase = click.prompt(f"Passphrase of {path}", hide_input=True, err=True)
     return openssl.read_private_key(path, passphrase)
 
 

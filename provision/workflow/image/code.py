@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
 from packaging.utils import canonicalize_name
@@ -61,7 +61,7 @@ def require_script(
     script = relative_script(command, Path.cwd(), packages)
     if script is None:
         return
-    target = PurePosixPath(WORKSPACE, script)
+    target = PurePosixPath(os.path.normpath(PurePosixPath(WORKSPACE, script)))
     for mount in mounts:
         if target.is_relative_to(mount.target):
             source = Path(mount.source, target.relative_to(mount.target))
@@ -71,23 +71,16 @@ def require_script(
                 f"There is no {script} in {mount.source}, which is mounted as {mount.target}.",
                 advice="Start it from the script's folder, or write its path in the container.",
             )
-    code = image_code(context, plan)
-    name = plan.name
-    if code is None:
-        if images.has_code(context.folders.images / name):
-            return  # by `image build --code`, of which spec.yml says nothing
+    code, name = image_code(context, plan), plan.name
+    if code is not None:
+        paths: Collection[str] | None = [entry.path for entry in code.entries]
+    else:  # by `image build --code`, of which spec.yml says nothing
+        paths = images.built_code(context.folders.images / name)
+    if paths is None or str(target)[1:] not in paths:
+        content = "packages alone" if paths is None else "the code that git tracks"
         raise InvalidSpec(
-            f"{script} is not in the image of {name}, which holds packages alone, and no mount "
-            "brings it.",
-            advice=(
-                f"Put it there: `provision image build {name} --code .`, or `code: ../..` in "
-                f"{plan.folder / 'spec.yml'} for every build. Or mount it: --mount "
-                f"FOLDER:{WORKSPACE}. Paths inside the image begin with a slash."
-            ),
-        )
-    if str(target)[1:] not in [entry.path for entry in code.entries]:
-        raise InvalidSpec(
-            f"{script} is not in the image of {name}: git does not track it in {code.folder}.",
-            advice=f"`git add` it and run `provision image build {name}`; or mount the code: "
-            f"--mount FOLDER:{WORKSPACE}.",
+            f"{script} is not in the image of {name}, which holds {content}, and no mount brings it.",
+            advice=f"Put it there: `git add` it, and `provision image build {name} --code .`, or `code: "
+            f"../..` in {plan.folder / 'spec.yml'} for every build. Or mount it: --mount "
+            f"FOLDER:{WORKSPACE}. Paths inside the image begin with a slash.",
         )

@@ -17,7 +17,6 @@ from provision import launch, render
 from provision import lockfile as locks
 from provision.adapters import docker
 from provision.core.container import WORKSPACE, brief_reference
-from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec, ToolMissing
 from provision.core.paths import owner_writes_only
 from provision.core.platforms import ARCHITECTURES, Platform, build_platform, image_folder
@@ -26,19 +25,10 @@ from provision.environment import prefix as prefixes
 from provision.environment import runtime_package
 from provision.workflow.context import Context
 from provision.workflow.image.code import image_code, require_script
-from provision.workflow.plan import Plan
+from provision.workflow.plan import Plan, require_lock
 
 # To an engine, for the error without one.
 ALTERNATIVE = "name a path with --output"
-
-
-@frozen
-class JobSize:
-    """How large a job is. gpus: of each node; None: as many as the format gives by default."""
-
-    nodes: int = 1
-    gpus: int | None = None
-    time_s: int | None = None
 
 
 @owner_writes_only()
@@ -206,14 +196,13 @@ def run_argv(
                 workspace.mode == "ro" or not (is_elsewhere or os.access(workspace.source, os.W_OK))
             ):
                 raise InvalidSpec(
-                    f"Jupyter could not save in {workspace.source}: it is mounted read-only, or you "
-                    "may not write there.",
+                    f"Jupyter could not save in {workspace.source}: it is mounted read-only, it is not "
+                    "there, or you may not write there.",
                     advice="Mount another folder at /workspace, or let it save in the container, "
                     "which is removed at the end, with --scratch.",
                 )
             context.progress.info(f"Jupyter shows {workspace.source}, and saves there")
-        requirements = launch.run_requirements(plan.resolution, options)
-        host_network = any(requirement.what == "network" for requirement in requirements)
+        host_network = options.host_network or plan.resolution.spec.infiniband
         flags = [*flags, *server.flags(host_network=host_network)]
         command = server.command(host_network=host_network)
     elif job.has_ranks:
@@ -241,11 +230,6 @@ def _in_folder(client: Any, options: launch.RunOptions, folder: Path) -> launch.
                 advice=f"--mount VOLUME:{WORKSPACE} keeps what is saved in a volume there; with "
                 "--scratch nothing is kept.",
             )
-        if "," in str(folder):
-            raise InvalidSpec(
-                f"Docker cannot mount {folder}, whose path has a comma.",
-                advice="Start it from another folder, or with --scratch.",
-            )
         mounts = (launch.ContainerMount(source=str(folder), target=WORKSPACE), *mounts)
     user = options.user or docker.user_of_caller(client)
     return replace(options, mounts=mounts, user=user)
@@ -254,9 +238,4 @@ def _in_folder(client: Any, options: launch.RunOptions, folder: Path) -> launch.
 def image_reference(plan: Plan, options: launch.RunOptions) -> str:
     if options.reference is not None:
         return options.reference
-    if plan.lock is None:
-        raise InvalidSpec(
-            f"{plan.name} has no lock, and so no image.",
-            advice=f"Run `provision build {plan.name}` first.",
-        )
-    return images.image_reference(plan.name, plan.lock)
+    return images.image_reference(plan.name, require_lock(plan))

@@ -85,6 +85,7 @@ def test_a_context_is_the_sdks_matter(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.delenv("DOCKER_HOST", raising=False)
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     monkeypatch.setenv("DOCKER_CONTEXT", "lab")
+    (tmp_path / "config.json").write_text("{}")
     version, reason = docker.engine_version()
     assert version is None
     assert "`lab`" in str(reason)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import threading
 import time
 from pathlib import Path
@@ -25,6 +27,27 @@ def test_atomic_write_of_text_and_bytes_keeps_the_mode(tmp_path: Path) -> None:
     atomic_write(path, b"\0", mode=0o600)
     assert (path.read_bytes(), path.stat().st_mode & 0o777) == (b"\0", 0o600)
     assert [other.name for other in path.parent.iterdir()] == ["a"]
+
+
+def test_a_pipe_stays_a_pipe(tmp_path: Path) -> None:
+    """So does a device: root could replace /dev/null."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        atomic_write(pipe, "a")
+        assert os.read(reader, 2) == b"a"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
+
+
+@pytest.mark.root
+def test_a_device_stays_a_device(tmp_path: Path) -> None:
+    null = tmp_path / "null"
+    os.mknod(null, 0o600 | stat.S_IFCHR, os.makedev(1, 3))
+    atomic_write(null, "a")
+    assert null.is_char_device()
 
 
 def test_failed_write_leaves_only_the_old_file(

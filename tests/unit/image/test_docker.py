@@ -26,6 +26,7 @@ from provision.core.errors import (
     Unreachable,
 )
 from provision.image import docker
+from tests.programs import write_program
 from tests.unit.image.test_image_layers import archive, digest, pieces
 
 
@@ -85,6 +86,52 @@ def test_engine_of_the_current_context(
         assert client.api.base_url == host.replace("tcp:", "http:")
 
 
+def test_contexts_of_the_working_folder_are_not_read(
+    engine: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`docker context create` makes no config.json, without which the SDK looks there."""
+    context = {"Name": "lab", "Metadata": {}, "Endpoints": {"docker": {"Host": "tcp://n:1"}}}
+    folder = tmp_path / "contexts" / "meta" / hashlib.sha256(b"lab").hexdigest()
+    folder.mkdir(parents=True)
+    (folder / "meta.json").write_text(json.dumps(context))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DOCKER_HOST")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    monkeypatch.setenv("DOCKER_CONTEXT", "lab")
+    client, reason = connect_engine()
+    assert client is None and "`docker context use lab` writes" in str(reason)
+
+
+@pytest.mark.parametrize("meta", ["{", "[]", "{}", '{"Endpoints": {"docker": {}}}', '"x"'])
+def test_an_invalid_context_is_a_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meta: str
+) -> None:
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    monkeypatch.setenv("DOCKER_CONTEXT", "lab")
+    (tmp_path / "config.json").write_text("{}")
+    folder = tmp_path / "contexts" / "meta" / hashlib.sha256(b"lab").hexdigest()
+    folder.mkdir(parents=True)
+    (folder / "meta.json").write_text(meta)
+    client, reason = connect_engine()
+    assert client is None and "context `lab`) are invalid" in str(reason)
+
+
+@pytest.mark.parametrize("text", ["[]", '"x"', '{"currentContext": 5}'])
+def test_settings_of_another_form_are_a_reason(
+    engine: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    monkeypatch.delenv("DOCKER_CONTEXT", raising=False)
+    (tmp_path / "config.json").write_text(text)
+    if "5" in text:
+        monkeypatch.delenv("DOCKER_HOST")
+    client, reason = connect_engine()
+    assert client is None
+    assert "are invalid" in str(reason) or "no Docker context `5`" in str(reason)
+
+
 @pytest.mark.parametrize(
     ("variable", "value", "reason"),
     [
@@ -96,6 +143,7 @@ def test_engines_that_the_sdk_would_not_find(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, reason: str
 ) -> None:
     """It would take the default engine; it would end in a NameError."""
+    (tmp_path / "config.json").write_text("{}")
     monkeypatch.setattr(engines, "find_spec", lambda _: None)
     monkeypatch.delenv("DOCKER_HOST", raising=False)
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
@@ -111,6 +159,9 @@ def test_engines_that_the_sdk_would_not_find(
         ("[]", InvalidSpec, "cannot be read"),
         ('{"credsStore": "none"}', ToolMissing, "docker-credential-none"),
         ('{"credHelpers": {"r.lab": "none"}}', ToolMissing, "docker-credential-none"),
+        ('{"auths": {"r.lab": {"auth": "dXNlcg=="}}}', InvalidSpec, "cannot be read"),
+        ('{"auths": {"r.lab": {"auth": "%"}}}', InvalidSpec, "cannot be read"),
+        ('{"credsStore": "junk"}', InvalidSpec, "cannot be read"),
     ],
 )
 def test_a_login_that_cannot_be_read_is_an_error(
@@ -121,6 +172,8 @@ def test_a_login_that_cannot_be_read_is_an_error(
     message: str,
 ) -> None:
     (tmp_path / "config.json").write_text(text)
+    write_program(tmp_path / "docker-credential-junk", "#!/bin/sh\necho no JSON\n")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     with pytest.raises(error, match=message):
         stored_login("r.lab")

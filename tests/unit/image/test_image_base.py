@@ -118,13 +118,10 @@ def test_hostile_base_is_never_unpacked(tmp_path: Path) -> None:
     """Nothing of it is unpacked: its layers are passed on as they are, and whatever runs the image unpacks them within its own root."""
     bad, good = hostile(), archive(SHELL, DEBIAN)
     (tmp_path / "blobs").mkdir()
-    base_layers = layers.write_base(
-        [archive(("x", bad), ("../../y", good))],
-        [digest(bad), digest(good)],
-        tmp_path / "blobs",
-        lambda _: None,
-    )
-    blobs = [tmp_path / "blobs" / layer.digest[7:] for layer in base_layers]
+    digests = [digest(bad), digest(good)]
+    blobs = [tmp_path / "blobs" / it[7:] for it in digests]
+    members = [archive(("x", bad), ("../../y", good))]
+    layers.write_base(members, digests, tmp_path / "blobs", lambda _: None)
     assert [blob.read_bytes() for blob in blobs] == [bad, good]
     assert [path.name for path in tmp_path.iterdir()] == ["blobs"]
     base.check_base("lab:1", blobs, "2.28")

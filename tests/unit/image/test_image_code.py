@@ -108,7 +108,7 @@ def test_tracked_files_are_the_last_layer_and_the_commit_is_a_label(
     commit = git(project, "rev-parse", "HEAD").strip()
     assert manifest.annotations["org.opencontainers.image.revision"] == commit
     assert "org.provision.code.changed" not in manifest.annotations
-    assert image.has_code(built.layout)
+    assert "workspace/src/lab/__init__.py" in (image.built_code(built.layout) or ())
     assert build(lab, project).manifest_digest == built.manifest_digest
     (project / "train.py").write_text("changed")
     changed = build(lab, project)
@@ -127,6 +127,73 @@ def test_a_folder_of_the_repository(project: Path) -> None:
         "workspace/lab/__init__.py"
     ]
     assert code.tree.changed == ("lab/__init__.py",)
+
+
+@pytest.mark.needs("git")
+@pytest.mark.parametrize("name", [b"lat\xe9in", b"a\rb", b"a\nb", b'"a\\101', "ü :,".encode()])
+def test_a_file_of_any_name_is_in_the_image(tmp_path: Path, project: Path, name: bytes) -> None:
+    """git's output as text would name another file, which is not there, and so not in the image."""
+    (project / os.fsdecode(name)).write_text("")
+    git(project, "add", ".")
+    git(project, "commit", "--quiet", "-m", "x")
+    built = build(Lab(tmp_path), project)
+    assert f"workspace/{os.fsdecode(name)}" in members(built)
+    (project / os.fsdecode(name)).write_text("changed")
+    assert image.read_code(project).tree.changed == (os.fsdecode(name),)
+
+
+@pytest.mark.needs("git")
+@pytest.mark.parametrize("bit", ["--assume-unchanged", "--skip-worktree"])
+@pytest.mark.parametrize("is_there", [True, False])
+def test_what_git_does_not_compare_is_a_change(project: Path, bit: str, is_there: bool) -> None:
+    """Skipped files are those that a sparse checkout leaves out."""
+    git(project, "update-index", bit, "train.py")
+    (project / "train.py").write_text("changed")
+    if not is_there:
+        (project / "train.py").unlink()
+    code = image.read_code(project)
+    assert code.tree.changed == ("train.py",)
+    assert ("train.py" in code.tree.files) is is_there
+
+
+@pytest.mark.needs("git")
+def test_settings_hide_nothing_from_the_summary(project: Path, tmp_path: Path) -> None:
+    module = tmp_path / "module"
+    shutil.copytree(project, module)
+    settings = ["-c", "protocol.file.allow=always"]
+    git(project, *settings, "submodule", "--quiet", "add", str(module), "libs/module")
+    git(project, "commit", "--quiet", "-m", "x")
+    for setting in ("status.showUntrackedFiles=no", "diff.ignoreSubmodules=all"):
+        git(project, "config", *setting.split("="))
+    git(project, "config", "log.showSignature", "true")
+    (project / "notes.txt").write_text("")
+    (project / "libs" / "module" / "train.py").write_text("changed")
+    code = image.read_code(project)
+    assert code.tree.changed == ("libs/module",)
+    assert code.tree.untracked == ("notes.txt",)
+    assert "workspace/libs/module/src/lab/__init__.py" in [entry.path for entry in code.entries]
+    # It is the repository's, but not of this work tree.
+    git(project, "worktree", "add", "--quiet", str(tmp_path / "second"))
+    with pytest.raises(InvalidSpec, match="libs/module is a submodule that is not checked out"):
+        image.read_code(tmp_path / "second")
+
+
+@pytest.mark.needs("git")
+def test_files_in_conflict_and_folders_in_their_place(project: Path) -> None:
+    for branch in ("one", "two"):
+        git(project, "checkout", "--quiet", "-b", branch, "HEAD")
+        (project / "train.py").write_text(branch)
+        git(project, "commit", "--quiet", "--all", "-m", branch)
+        git(project, "checkout", "--quiet", "--detach", "HEAD~")
+    git(project, "checkout", "--quiet", "one")
+    with pytest.raises(subprocess.CalledProcessError):
+        git(project, "merge", "two")
+    (project / "run.sh").unlink()
+    (project / "run.sh").mkdir()
+    tree = image.read_code(project).tree
+    assert tree.files.count("train.py") == 1
+    assert "run.sh" not in tree.files
+    assert set(tree.changed) == {"train.py", "run.sh"}
 
 
 @pytest.mark.needs("git")
@@ -154,6 +221,9 @@ def test_code_without_a_commit_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))  # it may lie in a checkout
     with pytest.raises(InvalidSpec, match="not in a git repository with a commit"):
         image.read_code(tmp_path)
+    git(tmp_path, "init", "--quiet", "--bare", "bare")
+    with pytest.raises(InvalidSpec, match="not in a git repository with a commit"):
+        image.read_code(tmp_path / "bare")
 
 
 @pytest.mark.parametrize(
@@ -219,3 +289,23 @@ def test_a_script_that_the_container_lacks_is_refused(
         return
     with pytest.raises(InvalidSpec, match=problem):
         require_script(context, plan, ("train.py",), mounts)
+
+
+@pytest.mark.needs("git")
+def test_code_of_one_build_must_have_the_script(
+    tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """spec.yml does not name the code of `image build --code`: the image has its files."""
+    lab = Lab(tmp_path)
+    built = build(lab, project)
+    plan: Any = SimpleNamespace(name="toy", lock=None, folder=tmp_path, resolution=RESOLUTION)
+    context: Any = SimpleNamespace(folders=SimpleNamespace(images=built.layout.parent))
+    monkeypatch.chdir(project / "src")
+    require_script(context, plan, ("./train.py",), ())
+    require_script(context, plan, ("src/lab/__init__.py",), ())
+    for script in ("other.py", "../train.py"):
+        with pytest.raises(InvalidSpec, match=f"{script} is not in the image of toy"):
+            require_script(context, plan, (script,), ())
+    mount = launch.parse_mount(f"{tmp_path}:/workspace")
+    with pytest.raises(InvalidSpec, match="not in the image of toy"):
+        require_script(context, plan, ("../train.py",), (mount,))  # /train.py in the container

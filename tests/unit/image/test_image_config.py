@@ -165,7 +165,7 @@ def test_invalid_references(reference: str) -> None:
 def test_a_missing_engine_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "unix:///absent/docker.sock")
     client, reason = image.connect_engine()
-    assert (client, reason) == (None, "No such file or directory")
+    assert (client, reason) == (None, "unix:///absent/docker.sock: No such file or directory")
     with pytest.raises(ToolMissing, match=r"No Docker engine answers.*--no-image"):
         image.require_engine()
 

@@ -87,8 +87,8 @@ def layout(
 
 def layers_of(base: Any, folder: Path) -> list[bytes]:
     folder.mkdir(parents=True)
-    base_layers = layers.write_base(base.archive(), base.diff_ids, folder, ignore)
-    return [(folder / layer.digest.removeprefix("sha256:")).read_bytes() for layer in base_layers]
+    layers.write_base(base.archive(), base.diff_ids, folder, ignore)
+    return [(folder / diff_id.removeprefix("sha256:")).read_bytes() for diff_id in base.diff_ids]
 
 
 @pytest.mark.parametrize("kind", ["oci", "nested", "platforms"])

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from provision.adapters.zstd import zstd
+from provision.core import parallel
 from provision.core.crc64 import crc64
 from provision.core.errors import IntegrityError
 from provision.core.types import Image
@@ -51,9 +52,9 @@ def layer_image(folder: Path, entries: list[LayerEntry], group: str = "rest") ->
     )
 
 
-def packed(image: Image, folder: Path, workers: int = 2) -> tuple[bytes, dict[str, str]]:
+def packed(image: Image, folder: Path) -> tuple[bytes, dict[str, str]]:
     """The compressed layer, and its annotations in the manifest."""
-    made = compress.compress_image(image, "zstd:chunked", folder, Quiet(), workers)
+    made = compress.compress_image(image, "zstd:chunked", folder, Quiet())
     manifest = json.loads(oci_layout.blob(made.layout, made.manifest_digest).read_bytes())
     (row,) = manifest["layers"]
     assert row["mediaType"] == "application/vnd.oci.image.layer.v1.tar+zstd"
@@ -140,10 +141,14 @@ def test_a_reader_finds_each_file_by_the_annotations(tmp_path: Path) -> None:
     assert rebuilt == plain
 
 
-def test_a_reader_without_the_table_reads_the_same_tar(tmp_path: Path) -> None:
+def test_a_reader_without_the_table_reads_the_same_tar(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     image = layer_image(tmp_path / "toy", ENTRIES)
-    blob, _ = packed(image, tmp_path / "one", 1)
-    assert blob == packed(image, tmp_path / "four", 4)[0]
+    monkeypatch.setattr(parallel, "usable_cpus", lambda: 1)
+    blob, _ = packed(image, tmp_path / "one")
+    monkeypatch.setattr(parallel, "usable_cpus", lambda: 4)
+    assert blob == packed(image, tmp_path / "four")[0]
     plain = b"".join(layers.decompress(io.BytesIO(blob)))
     assert f"sha256:{hashlib.sha256(plain).hexdigest()}" == image.layers[0].digest
 

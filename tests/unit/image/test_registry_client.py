@@ -151,9 +151,7 @@ def test_registry_names_ignore_case() -> None:
 
 
 def test_deeply_nested_errors_are_shown_as_text() -> None:
-    deep = client.RegistryResponse(
-        status=403, reason="", url="", headers={}, content=b"[" * 200_000
-    )
+    deep = client.RegistryResponse(status=403, url="", headers={}, content=b"[" * 200_000)
     assert "[[[[" in (
         client.refusal_error(parse_registry_reference("lab:5000/a:1"), "look", deep).details or ""
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import shlex
 from dataclasses import replace
 
@@ -48,6 +50,22 @@ def test_mounts_are_of_the_kind_for_which_an_engine_makes_no_folder() -> None:
         "--mount",
         "type=volume,source=cache,target=/cache",
     ]
+
+
+@pytest.mark.parametrize(
+    ("source", "field"),
+    [
+        ("/a b:ü$(x)", "source=/a b:ü$(x)"),
+        ("/a,b", '"source=/a,b"'),
+        ('/a"b,', '"source=/a""b,"'),
+        ("/a\nb", '"source=/a\nb"'),
+    ],
+)
+def test_folders_of_any_name_are_mounted(source: str, field: str) -> None:
+    mount = launch.ContainerMount(source=source, target="/workspace")
+    flags = launch.docker_arguments(resolution(), launch.RunOptions(mounts=(mount,)))
+    assert flags[-1] == f"type=bind,{field},target=/workspace"
+    assert next(csv.reader(io.StringIO(flags[-1], newline="")))[1] == f"source={source}"
 
 
 @pytest.mark.parametrize("written", ["oci:/x y", "oci:/x", "A B", "", "-v"])
