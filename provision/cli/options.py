@@ -13,6 +13,8 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 # The first argument of these is an environment, by another name.
 TARGETS = {"lock export": "target", "channel mirror": "targets", "doctor": "subject"}
 
+STANDARD_OUTPUT = ("-", "/dev/stdout")
+
 
 def option_group(
     *decorators: Callable[[Command], Command], section: str = ""
@@ -99,6 +101,7 @@ output_file_option = option_group(
         "-o",
         "--output",
         type=click.Path(path_type=Path),
+        callback=lambda _context, _option, file: None if str(file) in STANDARD_OUTPUT else file,
         help="File to write.  [default: standard output]",
     ),
     section="Output",

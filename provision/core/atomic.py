@@ -28,14 +28,14 @@ UNFINISHED = re.compile(r"\.(.+)\.provision-(?:building|replaced)")
 def atomic_write(path: Path, content: str | bytes, mode: int = 0o644) -> None:
     """Replace a file, or leave the old one as it was. Creates missing parent directories.
 
-    The bytes are on the disk before the name changes. Text is written as UTF-8. A device or a pipe, such
-    as /dev/null, is written to: it stays what it is.
+    The bytes are on the disk before the name changes. Text is written as UTF-8. A device, a pipe and
+    an open file, such as /dev/null and /dev/stdout, is written to: it stays what it is.
     """
     import tempfile  # takes 2 ms, and few verbs write
 
     if isinstance(content, str):
         content = content.encode("utf-8")
-    if path.is_char_device() or path.is_fifo():
+    if path.parent == Path("/dev") or path.is_char_device() or path.is_fifo():
         path.write_bytes(content)
         return
     # Files of a lab's repository: its group may share them, never everybody.

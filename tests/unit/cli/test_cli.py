@@ -57,6 +57,15 @@ def test_every_command_has_help_and_json(path: tuple[str, ...], command: click.C
         assert set(SHARED_OPTIONS) <= set(command.get_params(click.Context(command)))
 
 
+@pytest.mark.parametrize("output", ["-", "/dev/stdout"])
+def test_output_may_be_standard_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert invoke("report", "--output", output).output == invoke("report").output
+    assert not (tmp_path / "-").exists()
+
+
 CHANGING = """
 activate
 add
