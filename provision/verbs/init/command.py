@@ -159,7 +159,7 @@ def _ask_cuda(reading: Reading, choice: CudaChoice, *, is_asking: bool) -> CudaC
 
     if not is_asking:
         raise command.no_cuda(reading.request, choice.note)
-    sentence = f"The files leave the CUDA open, and this machine does not tell: {choice.note}."
+    sentence = f"No file states the CUDA version, and this machine does not show it: {choice.note}."
     click.echo("\n".join(wrap(sentence, output_width())))
     cuda = click.prompt(
         "CUDA version of the machines that will run this, or cpu",
