@@ -80,6 +80,9 @@ def test_killed_parent_ends_its_child(tmp_path: Path, guarded: bool) -> None:
     parent = subprocess.Popen([sys.executable, "-c", script])
     while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().strip():
         time.sleep(0.02)
+    children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children")
+    while guarded and len(children.read_text().split()) < 2:  # the guard starts after the child
+        time.sleep(0.02)
     parent.kill()
     parent.wait()
     assert gone(int((tmp_path / "pid").read_text()))
