@@ -90,16 +90,21 @@ def _statements(
 
 
 def _located(entry: Statement, folder: Path, kind: Kind) -> Statement:
-    """The entry with an absolute path, if its requirement is one."""
+    """The entry with an absolute path, if its requirement is one: from the file's folder, or from one
+    above it in its repository, or up to the working folder."""
     requirement = entry.requirement
     if requirement is None or not requirement.is_path or "://" in requirement.source:
         return replace(entry, kind=kind)
     # `Path.expanduser` raises for a user that does not exist.
     written = Path(os.path.expanduser(requirement.source.removeprefix("file:")))  # noqa: PTH111
     path = folder / written
-    for start in (folder, *folder.parents):
+    folders = (folder, *folder.parents)
+    repository = next((start for start in folders if (start / ".git").exists()), Path.cwd())
+    for start in folders if repository in folders else (folder,):
         if is_installable(start / written):
             path = start / written
+            break
+        if start == repository:
             break
     requirement = replace(requirement, source=os.path.normpath(path))
     return replace(entry, kind=kind, value=str(requirement), requirement=requirement)

@@ -185,3 +185,28 @@ def test_a_file_that_cannot_be_read(path: str) -> None:
 )
 def test_markers(marker: str, is_met: bool) -> None:
     assert marker_holds(marker, "3.11") is is_met
+
+
+@pytest.mark.parametrize(
+    ("repository", "works_in", "project"),
+    [
+        ("home/lab", "home/lab/req", "home/lab"),
+        ("home/lab/req", "home", "home/lab/req"),
+    ],
+)
+def test_a_project_above_is_of_the_same_repository(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    repository: str,
+    works_in: str,
+    project: str,
+) -> None:
+    """Not that of a stray pyproject.toml further up."""
+    (tmp_path / "home" / "lab" / "req").mkdir(parents=True)
+    for folder in ("home", "home/lab"):
+        (tmp_path / folder / "pyproject.toml").touch()
+    (tmp_path / "home/lab/req/dev.txt").write_text("-e .\n")
+    (tmp_path / repository / ".git").mkdir()
+    monkeypatch.chdir(tmp_path / works_in)
+    (entry,) = lines_of(tmp_path / "home/lab/req/dev.txt")
+    assert entry.requirement and entry.requirement.source == str(tmp_path / project)
