@@ -35,7 +35,6 @@ MAIN_REQUEST = ("--torch", "2.3", "--cuda", "12.1")
 # Files that take more than half a minute, the longest first, so that no worker ends with one of them;
 # among those that keep the processors busy, those that mostly wait.
 LONG = (
-    "test_main_image",
     "test_main_job",
     "test_faults",
     "test_smoke_nodes",

@@ -30,7 +30,7 @@ TESTED_BY = {
     "build": "test_main_job.py",
     "doctor": "test_doctor_causes.py",
     "drift": "test_drift.py",
-    "image build": "test_main_image.py",
+    "image build": "test_main_job.py",
     "image push": "test_image_signatures.py",
     "jobs list": "test_launch_slurm.py",
     "launch": "test_launch_slurm.py",
