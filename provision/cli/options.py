@@ -13,8 +13,6 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 # The first argument of these is an environment, by another name.
 TARGETS = {"lock export": "target", "channel mirror": "targets", "doctor": "subject"}
 
-STANDARD_OUTPUT = ("-", "/dev/stdout")
-
 
 def option_group(
     *decorators: Callable[[Command], Command], section: str = ""
@@ -35,6 +33,13 @@ def option_group(
         return command
 
     return decorate
+
+
+def none_if_standard_output(
+    _context: click.Context, _option: click.Parameter, file: Path | None
+) -> Path | None:
+    """A file, or None for the names of standard output, where the verb prints without a file."""
+    return None if str(file) in ("-", "/dev/stdout") else file
 
 
 def environment_parameter(command: click.Command, path: str) -> click.Argument | None:
@@ -101,7 +106,7 @@ output_file_option = option_group(
         "-o",
         "--output",
         type=click.Path(path_type=Path),
-        callback=lambda _context, _option, file: None if str(file) in STANDARD_OUTPUT else file,
+        callback=none_if_standard_output,
         help="File to write.  [default: standard output]",
     ),
     section="Output",

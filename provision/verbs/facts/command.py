@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from provision.cli.options import dry_run_option, mirror_option, output_file_option
+from provision.cli.options import dry_run_option, mirror_option
 from provision.cli.verb import context_of, verb
 
 if TYPE_CHECKING:
@@ -26,13 +26,15 @@ def facts() -> None:
 
 
 @facts.command("show")
-@output_file_option
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Also write the facts to this file, for others to use.",
+)
 @verb
 def show(console: Console, envs: Path | None, output: Path | None) -> None:
-    """Show which facts are in use, and how old they are.
-
-    --output writes them to a file, for others to use.
-    """
+    """Show which facts are in use, and how old they are."""
     from provision.catalog.facts import facts_text
     from provision.cli.console import output_width
     from provision.core.atomic import atomic_write

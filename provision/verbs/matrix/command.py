@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from provision.cli.options import dry_run_option
+from provision.cli.options import dry_run_option, none_if_standard_output
 from provision.cli.other_tools import GroupWithForeignVerbs
 from provision.cli.spec_options import (
     name_argument,
@@ -81,6 +81,7 @@ def explain(console: Console, name: str | None, envs: Path | None, **options: An
     "-o",
     "--output",
     type=click.Path(path_type=Path),
+    callback=none_if_standard_output,
     help="File to write: .github/workflows/provision.yml.  [default: standard output]",
 )
 @click.option("--force", is_flag=True, help="Replace a file that was edited by hand.")
