@@ -56,9 +56,9 @@ NOT_IN_CI = (
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the folder of what the workers of this run share (tests/integration/shared_parts.py), and
-    one for temporary files: in TMPDIR, which nox sets, a socket's path would be too long below many
-    a clone. pytest's own folders stay there."""
+    """Make the folder of what the workers of this run share (tests/integration/shared_parts.py), one for
+    a cache, without what other code made, and one for temporary files: in TMPDIR, which nox sets, a
+    socket's path would be too long below many a clone. pytest's own folders stay there."""
     if hasattr(config, "workerinput"):
         return
     try:
@@ -66,7 +66,8 @@ def pytest_configure(config: pytest.Config) -> None:
     except (KeyError, OSError):  # no entry in the user database; `provision` does the same
         os.environ["LOGNAME"] = str(os.getuid())
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
-    for variable, place in (("PROVISION_TEST_SHARED", None), ("TMPDIR", "/tmp")):
+    places = {"PROVISION_TEST_SHARED": None, "PROVISION_CACHE": None, "TMPDIR": "/tmp"}
+    for variable, place in places.items():
         folder = tempfile.mkdtemp(prefix="provision-test-", dir=place)
         Path(folder).chmod(0o755)  # tests also run as other users
         os.environ[variable] = folder

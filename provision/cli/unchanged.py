@@ -37,7 +37,8 @@ VARIABLES = ("PROVISION_", "SOURCE_DATE_EPOCH", "UV_", "PIP_", "RATTLER_", "JUPY
 
 
 def state(folders: Folders, name: str | None, *texts: str, installed: bool = False) -> str | None:
-    """A hash of everything that decides what locking does; None if more than files decides.
+    """A hash of everything that decides what locking does, but for our own code; None if more than
+    files decides.
 
     texts: what else decides. installed: the prefix and the kernels decide too.
     """
@@ -54,7 +55,7 @@ def state(folders: Folders, name: str | None, *texts: str, installed: bool = Fal
         if ELSEWHERE.search((folders.envs / name / SPEC).read_bytes()):
             return None
         products = _products(prefix) if installed else ()
-        decisive += [_stat(path) for path in (*_code(), LIBRARIES, *reported, *products)]
+        decisive += [_stat(path) for path in (*reported, *products)]
         for path in _contents(folders, name):
             content = path.read_bytes() if path.is_file() else b""
             decisive += [_stat(path), hashlib.sha256(content).hexdigest()]
@@ -64,9 +65,10 @@ def state(folders: Folders, name: str | None, *texts: str, installed: bool = Fal
 
 
 def _code() -> Iterator[str]:
-    """Every file of provision itself: its code, facts and templates."""
+    """Every file of provision itself, its code, facts and templates, and the libraries."""
+    yield _stat(LIBRARIES)
     for root in (PACKAGE, PACKAGE.parent / "templates", PACKAGE.parent / "provision_runtime"):
-        yield from _files(root)
+        yield from map(_stat, _files(root))
 
 
 def _files(root: Path) -> Iterator[str]:
@@ -125,7 +127,8 @@ class RepeatableRun:
     ) -> None:
         """texts, installed: as for `state`."""
         self._console, self._verb = console, verb
-        self._state = partial(state, folders, name, *texts, installed=installed)
+        # The code is that with which this process started.
+        self._state = partial(state, folders, name, *texts, *_code(), installed=installed)
         self._before = self._state()
         key = hashlib.sha256(os.fsencode(f"{verb} {folders.envs.absolute()} {name}")).hexdigest()
         self._record = folders.unchanged / f"{key[:32]}.json"

@@ -105,9 +105,9 @@ class Folders:
         return self.cache / "unchanged"
 
     @property
-    def checked(self) -> Path:
-        """An empty file for each passport that fits its schema, by its hash."""
-        return self.cache / "checked"
+    def remembered(self) -> Path:
+        """Documents that were read, files that were rendered (core/remembered.py)."""
+        return self.cache / "remembered"
 
     @property
     def facts(self) -> Path:

@@ -5,6 +5,7 @@ A module of its own, because `provision --help` needs these names and little els
 
 from __future__ import annotations
 
+import os
 from typing import Literal
 
 Platform = Literal["linux-64", "linux-aarch64"]
@@ -41,6 +42,5 @@ def build_platform() -> Platform:
 
 def host_platform() -> Platform | None:
     """The platform of this machine; None if none of our environments can run on it."""
-    import platform
-
-    return _HOST_PLATFORMS.get((platform.system(), platform.machine()))
+    machine = os.uname()
+    return _HOST_PLATFORMS.get((machine.sysname, machine.machine))

@@ -28,6 +28,8 @@ NAME_LIMIT = 120
 
 @frozen
 class SbomPackage:
+    """A package as an SBOM lists it."""
+
     key: str  # unique in the SBOM
     manager: str  # conda, pip, deb, apk
     name: str

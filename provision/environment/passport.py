@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -22,7 +20,8 @@ from provision.core import host
 from provision.core.credentials import public_document
 from provision.core.errors import IntegrityError
 from provision.core.package_names import package_name
-from provision.core.paths import Folders, make_private_directory
+from provision.core.paths import Folders
+from provision.core.remembered import remembered
 from provision.core.schema import InvalidDocument, parse_document
 from provision.core.types import BuildResult, Image, Lock, Pin, SmokeResult
 
@@ -284,7 +283,10 @@ def find(folders: Folders, name: str) -> Passport | None:
     """
     path = folders.passport(name) / FILE
     try:
-        passport = _checked(path.read_bytes(), folders)
+        content = path.read_bytes()
+        passport = remembered(
+            "passport", content, lambda: parse_document(content, "passport"), folders
+        )
     except FileNotFoundError:
         return None
     except InvalidDocument as error:
@@ -298,20 +300,6 @@ def find(folders: Folders, name: str) -> Passport | None:
     if image is not None and not Path(image["layout"]).exists():  # it goes with its project
         image["layout"] = str(folders.images / name)
     return cast("Passport", passport)
-
-
-def _checked(content: bytes, folders: Folders) -> Any:
-    """The document in a passport's file. Its content is checked once, and the cache says so: the
-    check takes 10 ms, and `env list` reads many. Raises InvalidDocument."""
-    key = hashlib.sha256(__version__.encode() + content).hexdigest()
-    record = folders.checked / key
-    if os.path.exists(record):  # noqa: PTH110 - also where the cache may not be read
-        return json.loads(content)
-    passport = parse_document(content, "passport")
-    with suppress(OSError):
-        make_private_directory(folders.checked)
-        record.touch(mode=0o600)
-    return passport
 
 
 def to_text(passport: Passport) -> str:

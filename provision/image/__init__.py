@@ -1,6 +1,6 @@
 """An environment as a reproducible OCI image, in a layout on disk and in the Docker engine.
 
-This package exports what the commands need. Its modules:
+This package exports what most commands need. Its modules:
 
 - build, layer_build, layers, tree_files, own_files, config: from packages to an image
 - cache_key, layer_cache: which layers can be reused instead of built again
@@ -23,7 +23,6 @@ from provision.image.base import (
 from provision.image.build import build_image, built_image, find_image
 from provision.image.cache_key import Recipe
 from provision.image.code import Code, built_code, read_code
-from provision.image.compress import Compression, compress_image
 from provision.image.config import (
     LOCK_LABEL,
     creation_time,
@@ -31,7 +30,6 @@ from provision.image.config import (
     image_reference,
     source_date_epoch,
 )
-from provision.image.container_smoke import run_smoke
 from provision.image.cuda_copies import base_cuda, cuda_copies
 from provision.image.disk_base import read_disk_base, read_layout
 from provision.image.docker import (
@@ -46,26 +44,3 @@ from provision.image.engine_record import record_path
 from provision.image.export import check_output, export_image, parse_output
 from provision.image.manifest import ImageDocuments
 from provision.image.oci_layout import layer_files, remove_leftovers
-from provision.image.package_sizes import PackageChange, compare, package_sizes
-from provision.image.provenance import PREDICATE_TYPE, SMOKE_TYPE, provenance
-from provision.image.registry.push import (
-    IndexResult,
-    PushResult,
-    push_image,
-    push_index,
-    require_registry,
-)
-from provision.image.registry.reference import (
-    RegistryReference,
-    base_registry_reference,
-    parse_registry_reference,
-)
-from provision.image.registry.remote import find_remote
-from provision.image.registry.signatures import (
-    attach_statement,
-    sign_image,
-    signed_statements,
-    statement,
-    verify_image,
-)
-from provision.image.sbom import image_sbom, read_packages

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import fnmatch
 import hashlib
+import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -29,6 +30,7 @@ from provision.core.package_names import (
 )
 from provision.core.paths import ENVIRONMENT, LOCK
 from provision.core.platforms import PLATFORMS, Platform, host_platform
+from provision.core.remembered import remembered
 from provision.core.requirement_urls import EDITABLE, GIT, absolute_url, is_commit, relative_url
 from provision.core.schema import schema_error
 from provision.core.types import Lock, LockedPackage, Manager
@@ -151,7 +153,8 @@ def read_file(path: Path, content: bytes | None = None) -> LockFile:
 # A command reads a lock several times, before and after it changes.
 @lru_cache(maxsize=4)
 def _parsed_file(path: Path, content: bytes) -> LockFile:
-    return _file(path, content, _load(path, content))
+    document = remembered("lock", content, lambda: _load(path, content))
+    return _file(path, content, document)
 
 
 def _file(path: Path, content: bytes, document: LockDocument) -> LockFile:
@@ -224,7 +227,8 @@ def compose(
 ) -> tuple[str, Lock]:
     """The text of a lock file, and the Lock that `read` would return for it at `path`."""
     document = _document(inputs, packages, python_from)
-    text = _text(document)
+    key = json.dumps(document).encode()
+    text = remembered("lock's text", key, lambda: _text(document))
     return text, _lock(_file(path, text.encode(), document), None)
 
 

@@ -162,7 +162,7 @@ def requirements(lock: LockFile, entries: Sequence[LockedPackage], name: str, pl
 
 def pylock(lock: LockFile, entries: Sequence[LockedPackage], platform: str) -> str:
     """pylock.toml (PEP 751), validated by packaging's implementation of the standard."""
-    import tomlkit
+    import tomli_w
     from packaging.pylock import Pylock, PylockValidationError
 
     wheels = _wheels(lock, entries)
@@ -186,7 +186,7 @@ def pylock(lock: LockFile, entries: Sequence[LockedPackage], platform: str) -> s
         document["tool"] = {"provision": {"conda": build}}
     try:
         Pylock.from_dict(document).validate()
-        return tomlkit.dumps(document)
+        return tomli_w.dumps(document)
     except (PylockValidationError, ValueError) as error:
         reason = " ".join(str(error).split())[:300]
         raise IntegrityError(

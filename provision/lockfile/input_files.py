@@ -12,6 +12,7 @@ from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec
 from provision.core.paths import ENVIRONMENT, VIRTUAL_PACKAGES
 from provision.core.platforms import PLATFORMS, Platform
+from provision.core.remembered import remembered
 from provision.core.schema import schema_error
 from provision.core.yaml_text import YamlError, parse_yaml
 
@@ -57,14 +58,11 @@ def read_inputs(
 
     Raises InvalidSpec with the file and the mistake.
     """
-    document = _parse(environment, folder / ENVIRONMENT)
-    machines = _parse(virtual_packages, folder / VIRTUAL_PACKAGES)
-    problem = schema_error({ENVIRONMENT: document, VIRTUAL_PACKAGES: machines}, "lock-inputs")
-    if problem:
-        raise InvalidSpec(
-            f"The inputs of the lock in {folder} are not valid: {problem}.",
-            advice=_ADVICE.format(name=folder.name),
-        )
+    document, machines = remembered(
+        "lock-inputs",
+        f"{environment}\0{virtual_packages}".encode(),
+        lambda: _checked_documents(environment, virtual_packages, folder),
+    )
     dependencies = document["dependencies"]
     sections = [item for item in dependencies if isinstance(item, dict)]
     pip = sections[0]["pip"] if sections else []
@@ -97,6 +95,18 @@ def _sha256(document: Any, machines: Any, as_of: str | None, sources: Sequence[s
     if sources:
         hashed.append({"sources": list(sources)})
     return hashlib.sha256(json.dumps(hashed, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _checked_documents(environment: str, virtual_packages: str, folder: Path) -> list[Any]:
+    document = _parse(environment, folder / ENVIRONMENT)
+    machines = _parse(virtual_packages, folder / VIRTUAL_PACKAGES)
+    problem = schema_error({ENVIRONMENT: document, VIRTUAL_PACKAGES: machines}, "lock-inputs")
+    if problem:
+        raise InvalidSpec(
+            f"The inputs of the lock in {folder} are not valid: {problem}.",
+            advice=_ADVICE.format(name=folder.name),
+        )
+    return [document, machines]
 
 
 def _parse(text: str, path: Path) -> Any:

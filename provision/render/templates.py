@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -18,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 from provision.catalog import TEMPLATES
 from provision.core.credentials import without_credentials
 from provision.core.errors import InvalidSpec
+from provision.core.paths import ENVIRONMENT, SPEC, VIRTUAL_PACKAGES
+from provision.core.remembered import remembered
 
 if TYPE_CHECKING:
     import jinja2
@@ -29,6 +30,8 @@ Values = Mapping[str, object]  # of a template, by their names in it
 # The files whose templates a lab may replace: not what a request is read from, and not the pages of
 # evidence.
 REPLACEABLE = ("Dockerfile", "contract-", "github-workflow.yml")
+# What every lock renders. These include no others, and their values have no addresses in memory.
+REMEMBERED = ("Dockerfile", SPEC, ENVIRONMENT, VIRTUAL_PACKAGES)
 # Plain scalars that some YAML readers read as booleans or null.
 YAML_KEYWORDS = ("yes", "no", "true", "false", "null", "on", "off", "y", "n")
 
@@ -85,21 +88,29 @@ class Templates:
         for a text with a credential.
         """
         path = self.lab_file(name)
-        if path is None:
-            environment = _with_github_brackets(_our_environment(), name)
-            text = environment.get_template(f"{name}.j2").render(values)
-        else:
-            if self._notify and name not in self._notified:
-                self._notified.add(name)
-                self._notify(f"{name} is rendered from {path}")
-            text = _render_lab_file(path, name, values)
-        if without_credentials(text) != text:
-            raise InvalidSpec(
-                f"{name} would contain an address with a password or token.",
-                advice="Take it out of the command or template. Programs read it from a file of "
-                "yours, or from a variable that is set where they run.",
-            )
-        return text
+        if path is not None and self._notify and name not in self._notified:
+            self._notified.add(name)
+            self._notify(f"{name} is rendered from {path}")
+        if path is not None or name not in REMEMBERED:
+            return _rendered(path, name, values)
+        key = f"{(TEMPLATES / f'{name}.j2').read_text(encoding='utf-8')}{values}".encode()
+        return str(remembered(name, key, lambda: _rendered(None, name, values)))
+
+
+def _rendered(path: Path | None, name: str, values: Values) -> str:
+    """path: of a lab's template."""
+    if path is None:
+        environment = _with_github_brackets(_our_environment(), name)
+        text = environment.get_template(f"{name}.j2").render(values)
+    else:
+        text = _render_lab_file(path, name, values)
+    if without_credentials(text) != text:
+        raise InvalidSpec(
+            f"{name} would contain an address with a password or token.",
+            advice="Take it out of the command or template. Programs read it from a file of "
+            "yours, or from a variable that is set where they run.",
+        )
+    return text
 
 
 def require_inside(path: Path, folder: Path) -> None:
@@ -152,6 +163,8 @@ def _failing_line(error: Exception, path: Path) -> str:
 
     Jinja leaves the lines of templates in the traceback.
     """
+    import traceback
+
     import jinja2
 
     if isinstance(error, jinja2.TemplateSyntaxError):

@@ -122,13 +122,12 @@ def ensure_inputs(plan: Plan) -> list[str]:
 
 
 def ensure_dockerfile(
-    context: Context, plan: Plan, lock: Lock, *, force: bool = False
+    context: Context, plan: Plan, texts: Mapping[str, str], *, force: bool = False
 ) -> list[str]:
-    """Write the Dockerfile of a lock.
+    """Write the Dockerfile, of `Plan.dockerfile_texts`.
 
     One that was edited by hand is left, with a warning, unless forced.
     """
-    texts = plan.dockerfile_texts(lock)
     if render.edited_files(plan.folder, texts) and not force:
         path = plan.folder / render.DOCKERFILE
         context.progress.warn(
@@ -197,7 +196,8 @@ def ensure_lock(context: Context, plan: Plan) -> tuple[Plan, Lock, bool, list[st
     lock = plan.reusable_lock
     if lock is not None:
         written = ensure_inputs(plan)
-        return plan, lock, False, written + ensure_dockerfile(context, plan, lock)
+        written += ensure_dockerfile(context, plan, plan.dockerfile_texts(lock))
+        return plan, lock, False, written
     warn_if_day_is_not_over(context, plan.inputs.as_of)
     if plan.inputs.pip:
         report_index_settings(context)
@@ -242,7 +242,8 @@ def new_lock(
     keeps.
     """
     inputs = plan.input_texts()
-    texts = {**inputs, locks.FILE: text, **plan.dockerfile_texts(lock)}
+    dockerfile = plan.dockerfile_texts(lock)
+    texts = {**inputs, locks.FILE: text, **dockerfile}
     if spec_text is not None and render.SPEC not in inputs:
         texts[render.SPEC] = spec_text
     with change_journal.all_or_nothing(context.folders, plan.folder, texts, replaced):
@@ -251,7 +252,7 @@ def new_lock(
             atomic_write(plan.folder / render.SPEC, texts[render.SPEC])
         written = ensure_inputs(plan)
         atomic_write(plan.folder / locks.FILE, text)
-        yield written + ensure_dockerfile(context, plan, lock)
+        yield written + ensure_dockerfile(context, plan, dockerfile)
     wheel_folder.remove_unnamed(plan.folder, text, render.read_text(plan.folder / render.SPEC))
     named_wheels.report_older(context, plan.resolution, lock, named)
 

@@ -43,6 +43,8 @@ class ReportedFinding:
 
 @frozen
 class ReportedPhase:
+    """A phase of the test, its verdict and what it measured."""
+
     name: str
     verdict: str
     duration_s: float
@@ -53,6 +55,8 @@ class ReportedPhase:
 
 @frozen
 class Report:
+    """The report of a smoke test."""
+
     started_at: str
     duration_s: float
     backend: str

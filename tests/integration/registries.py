@@ -19,9 +19,9 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from provision import image
 from provision.core.types import Image
 from provision.image import config, layers, oci_layout
+from provision.image import registry as registries
 from provision.image.layers import LayerEntry
 from provision_runtime.comm.addresses import free_port
 from tests.integration.test_image import Watching, resolution
@@ -66,8 +66,8 @@ def make_image(folder: Path, *, small: bytes = b"small") -> Image:
     )  # fmt: skip
 
 
-def push(toy: Image, place: str) -> image.PushResult:
-    return image.push_image(toy, image.parse_registry_reference(place, toy), Watching())
+def push(toy: Image, place: str) -> registries.PushResult:
+    return registries.push_image(toy, registries.parse_registry_reference(place, toy), Watching())
 
 
 @contextmanager

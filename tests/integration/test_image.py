@@ -42,7 +42,7 @@ from provision.core.spec_fields import Spec
 from provision.core.types import Image, Lock, LockedPackage, Prefix, Resolution
 from provision.environment import bytecode, install_record, runtime_package
 from provision.environment import prefix as prefixes
-from provision.image import docker, oci_layout
+from provision.image import container_smoke, docker, oci_layout
 from tests.integration import shared_parts
 from tests.unit.image.test_image_config import resolution as unit_resolution
 
@@ -735,7 +735,7 @@ def test_engine_disconnects_during_load(
 
 
 def test_smoke_report_is_copied_out(loaded: Image, docker_client: Any, tmp_path: Path) -> None:
-    status, printed = image.run_smoke(
+    status, printed = container_smoke.run_smoke(
         docker_client, loaded, ["status=1"], tmp_path, timeout_s=60, gpus=True
     )
     report = json.loads((tmp_path / "report.json").read_text())
@@ -754,7 +754,7 @@ def test_smoke_report_is_copied_out(loaded: Image, docker_client: Any, tmp_path:
 
 def test_hanging_smoke_test_is_ended(loaded: Image, docker_client: Any, tmp_path: Path) -> None:
     with pytest.raises(TimedOut) as caught:
-        image.run_smoke(docker_client, loaded, ["sleep=3600"], tmp_path, timeout_s=3)
+        container_smoke.run_smoke(docker_client, loaded, ["sleep=3600"], tmp_path, timeout_s=3)
     assert "working" in caught.value.details
     assert (tmp_path / "report.json").exists()
     assert containers(docker_client) == []
@@ -763,14 +763,12 @@ def test_hanging_smoke_test_is_ended(loaded: Image, docker_client: Any, tmp_path
 def test_smoke_leaves_no_container_on_ctrl_c(
     loaded: Image, docker_client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from provision.image import container_smoke
-
     def interrupted(container: Any, timeout_s: float) -> int:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(container_smoke, "wait_for_exit", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        image.run_smoke(docker_client, loaded, ["sleep=60"], tmp_path, timeout_s=60)
+        container_smoke.run_smoke(docker_client, loaded, ["sleep=60"], tmp_path, timeout_s=60)
     assert containers(docker_client) == []
 
 

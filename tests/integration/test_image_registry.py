@@ -19,10 +19,10 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from provision import image
 from provision.adapters.zstd import zstd
 from provision.core.errors import IntegrityError, InvalidSpec, ToolFailed, Unreachable
-from provision.image import oci_layout
+from provision.image import compress, oci_layout
+from provision.image import registry as registries
 from provision.image.registry import client
 from provision.image.registry import push as pushing
 from provision_runtime.comm.addresses import free_port
@@ -104,7 +104,7 @@ def test_skopeo_copies_pushed_images(host: str, tmp_path: Path) -> None:
 def test_one_file_of_a_layer_is_fetched_alone(host: str, tmp_path: Path) -> None:
     """As Podman does it: the place of the table from the manifest, the file's from the table, by two
     requests for ranges. skopeo reads the layer whole."""
-    toy = image.compress_image(
+    toy = compress.compress_image(
         make_image(tmp_path / "toy"), "zstd:chunked", tmp_path / "packed", Watching()
     )
     push(toy, f"{host}/lab/chunked:1")
@@ -180,8 +180,8 @@ def test_interrupted_upload_begins_again(
     progress = Watching()
     name = f"lab/{trouble.__name__.replace('_', '-')}"
     with line.open() as registry:
-        pushed = image.push_image(
-            toy, image.parse_registry_reference(f"{registry}/{name}:1"), progress
+        pushed = registries.push_image(
+            toy, registries.parse_registry_reference(f"{registry}/{name}:1"), progress
         )
     assert f"sha256:{hashlib.sha256(manifest(host, name, '1')).hexdigest()}" == toy.manifest_digest
     assert pushed.sent == progress.advanced == sum(progress.meters.values())
@@ -210,14 +210,14 @@ def test_docker_login_user_is_required(tmp_path: Path) -> None:
     with serving(
         tmp_path / "registry", f"auth: {{htpasswd: {{realm: lab, path: {tmp_path / 'users'}}}}}"
     ) as host:
-        place = image.parse_registry_reference(f"{host}/lab/toy")
+        place = registries.parse_registry_reference(f"{host}/lab/toy")
         with pytest.raises(ToolFailed, match="none is stored"):
-            image.push_image(toy, place, Watching())
+            registries.push_image(toy, place, Watching())
         log_in(host, "lab", "wrong")
         with pytest.raises(ToolFailed, match="stored password of lab"):
-            image.push_image(toy, place, Watching())
+            registries.push_image(toy, place, Watching())
         log_in(host, "lab", "secret")
-        assert image.push_image(toy, place, Watching()).sent > BIG
+        assert registries.push_image(toy, place, Watching()).sent > BIG
 
 
 def test_token_is_fetched_from_the_announced_realm(host: str, tmp_path: Path) -> None:
@@ -308,9 +308,9 @@ def test_missing_or_changed_layer_is_not_pushed(host: str, tmp_path: Path) -> No
     with pytest.raises(IntegrityError, match="no longer the complete image"):
         push(toy, f"{host}/lab/flipped")
     with pytest.raises(IntegrityError, match="no longer the complete image"):
-        image.push_image(
+        registries.push_image(
             replace(toy, manifest_digest="sha256:other"),
-            image.parse_registry_reference(f"{host}/lab/flipped"),
+            registries.parse_registry_reference(f"{host}/lab/flipped"),
             Watching(),
         )
 
@@ -334,8 +334,8 @@ def test_upload_that_always_breaks_is_given_up(
         line.open() as registry,
         pytest.raises(Unreachable, match=f"did not take .*, {client.TRIES} times"),
     ):
-        place = image.parse_registry_reference(f"{registry}/lab/toy")
-        image.push_image(make_image(tmp_path / "toy"), place, progress)
+        place = registries.parse_registry_reference(f"{registry}/lab/toy")
+        registries.push_image(make_image(tmp_path / "toy"), place, progress)
     assert line.commands.count("PATCH") == 2 * client.TRIES
     assert line.commands.count("POST") == client.TRIES
     assert progress.advanced == 0
@@ -354,4 +354,4 @@ def test_upload_that_always_breaks_is_given_up(
 )
 def test_invalid_outputs(text: str) -> None:
     with pytest.raises(InvalidSpec, match="is not a reference to a registry"):
-        image.parse_registry_reference(text)
+        registries.parse_registry_reference(text)

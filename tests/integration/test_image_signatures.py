@@ -13,13 +13,13 @@ from urllib.request import Request, urlopen
 import pytest
 from click.testing import CliRunner, Result
 
-from provision import image
 from provision.adapters import openssl
 from provision.cli.main import cli
 from provision.core.errors import IntegrityError, InvalidSpec
 from provision.core.paths import default_folders
 from provision.core.types import Image
 from provision.image import oci_layout
+from provision.image import registry as registries
 from provision.image.registry.client import RegistryClient
 from provision.image.registry.push import put_bytes, put_manifest
 from provision_runtime.comm.addresses import free_port
@@ -124,13 +124,13 @@ def test_a_signature_of_another_image_does_not_count(
     host: str, toy: Image, keys: tuple[Path, Path], tmp_path: Path
 ) -> None:
     """Somebody who may push copies the owner's signature to an image of his own."""
-    at = image.parse_registry_reference(f"{host}/lab/moved:1")
+    at = registries.parse_registry_reference(f"{host}/lab/moved:1")
     push(toy, str(at))
     key = openssl.read_private_key(keys[0], "")
-    image.sign_image(at, toy.manifest_digest, key)
-    statement = image.statement(at, toy.manifest_digest, "https://lab.test/note", {"note": 1})
-    image.attach_statement(at, toy.manifest_digest, statement, key)
-    assert image.signed_statements(at, toy.manifest_digest, key.public) == [statement]
+    registries.sign_image(at, toy.manifest_digest, key)
+    statement = registries.statement(at, toy.manifest_digest, "https://lab.test/note", {"note": 1})
+    registries.attach_statement(at, toy.manifest_digest, statement, key)
+    assert registries.signed_statements(at, toy.manifest_digest, key.public) == [statement]
     forged = make_image(tmp_path / "forged", small=b"forged")
     push(forged, str(at))
     for suffix in (".sig", ".att"):
@@ -139,8 +139,8 @@ def test_a_signature_of_another_image_does_not_count(
         with RegistryClient(at) as client:
             put_manifest(client, tag, oci_layout.sha256_digest(content), content)
     with pytest.raises(IntegrityError, match="has no signature by this key"):
-        image.verify_image(at, (forged.manifest_digest,), key.public)
-    assert image.signed_statements(at, forged.manifest_digest, key.public) == []
+        registries.verify_image(at, (forged.manifest_digest,), key.public)
+    assert registries.signed_statements(at, forged.manifest_digest, key.public) == []
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_a_signature_of_another_image_does_not_count(
 def test_what_others_put_there_hides_no_signature(
     host: str, toy: Image, keys: tuple[Path, Path], content: bytes, annotations: Any
 ) -> None:
-    at = image.parse_registry_reference(f"{host}/lab/noise-{len(content)}:1")
+    at = registries.parse_registry_reference(f"{host}/lab/noise-{len(content)}:1")
     push(toy, str(at))
     with RegistryClient(at) as client:
         for kind in ("dev.cosign.simplesigning.v1", "dsse.envelope.v1", "lab.other"):
@@ -167,11 +167,11 @@ def test_what_others_put_there_hides_no_signature(
             tag = toy.manifest_digest.replace(":", "-") + suffix
             put_manifest(client, tag, oci_layout.sha256_digest(manifest), manifest)
     key = openssl.read_private_key(keys[0], "")
-    image.sign_image(at, toy.manifest_digest, key)
-    statement = image.statement(at, toy.manifest_digest, "https://lab.test/note", {})
-    image.attach_statement(at, toy.manifest_digest, statement, key)
-    assert image.verify_image(at, (toy.manifest_digest,), key.public) == toy.manifest_digest
-    assert image.signed_statements(at, toy.manifest_digest, key.public) == [statement]
+    registries.sign_image(at, toy.manifest_digest, key)
+    statement = registries.statement(at, toy.manifest_digest, "https://lab.test/note", {})
+    registries.attach_statement(at, toy.manifest_digest, statement, key)
+    assert registries.verify_image(at, (toy.manifest_digest,), key.public) == toy.manifest_digest
+    assert registries.signed_statements(at, toy.manifest_digest, key.public) == [statement]
 
 
 @pytest.mark.needs("cosign")
@@ -187,13 +187,13 @@ def test_cosign_reads_our_signatures_and_we_read_its(
 
     for name, value in (("HOME", str(tmp_path)), ("COSIGN_PASSWORD", "")):
         monkeypatch.setenv(name, value)
-    at = image.parse_registry_reference(f"{host}/lab/cosign:1")
+    at = registries.parse_registry_reference(f"{host}/lab/cosign:1")
     push(toy, str(at))
     key = openssl.read_private_key(keys[0], "")
-    image.sign_image(at, toy.manifest_digest, key)
+    registries.sign_image(at, toy.manifest_digest, key)
     note = "https://lab.test/note"
-    statement = image.statement(at, toy.manifest_digest, note, {"note": 1})
-    image.attach_statement(at, toy.manifest_digest, statement, key)
+    statement = registries.statement(at, toy.manifest_digest, note, {"note": 1})
+    registries.attach_statement(at, toy.manifest_digest, statement, key)
     _, other = make_key(tmp_path / "other.key")
     for public, is_accepted in ((keys[1], True), (other, False)):
         options = ("--key", public, "--insecure-ignore-tlog")
@@ -203,16 +203,16 @@ def test_cosign_reads_our_signatures_and_we_read_its(
     assert cosign("generate-key-pair") == 0
     theirs = openssl.read_public_key(tmp_path / "cosign.pub")
     with pytest.raises(IntegrityError, match="has no signature by this key"):
-        image.verify_image(at, (toy.manifest_digest,), theirs)
+        registries.verify_image(at, (toy.manifest_digest,), theirs)
     (tmp_path / "predicate").write_text('{"note": 2}')
     place = f"{host}/lab/cosign@{toy.manifest_digest}"
     flags = ["--yes", "--key", "cosign.key", "--new-bundle-format=false"]
     flags += ["--use-signing-config=false", "--tlog-upload=false"]
     assert cosign("sign", *flags, place) == 0
-    assert image.verify_image(at, (toy.manifest_digest,), theirs) == toy.manifest_digest
+    assert registries.verify_image(at, (toy.manifest_digest,), theirs) == toy.manifest_digest
     command = ("attest", *flags, "--type", note, "--predicate", "predicate", place)
     assert cosign(*command) == 0
-    (signed,) = image.signed_statements(at, toy.manifest_digest, theirs)
+    (signed,) = registries.signed_statements(at, toy.manifest_digest, theirs)
     assert (signed["predicateType"], signed["predicate"]) == (note, {"note": 2})
 
 

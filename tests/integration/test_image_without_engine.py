@@ -22,7 +22,7 @@ from provision.core import container
 from provision.core.errors import IntegrityError, ToolMissing
 from provision.core.paths import Folders
 from provision.core.types import Image, Lock, Prefix
-from provision.image import export, layer_cache, oci_layout
+from provision.image import compress, export, layer_cache, oci_layout
 from provision.workflow.context import Context
 from provision.workflow.image.image import ensure_image
 from provision.workflow.plan import BuildRequest, Plan
@@ -206,7 +206,7 @@ def test_skopeo_reads_the_layout(toy_image: Image, tmp_path: Path, kind: str) ->
 def test_skopeo_decompresses_the_layers(
     toy_image: Image, packed_folder: Path, tmp_path: Path
 ) -> None:
-    packed = image.compress_image(toy_image, "zstd", packed_folder, Watching())
+    packed = compress.compress_image(toy_image, "zstd", packed_folder, Watching())
     export.export_image(packed, tmp_path / "out")
     copy = ["skopeo", "copy", "--quiet", "--insecure-policy", "--dest-decompress"]
     subprocess.run([*copy, f"oci:{tmp_path / 'out'}", f"dir:{tmp_path / 'plain'}"], check=True)

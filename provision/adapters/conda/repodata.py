@@ -24,6 +24,8 @@ TORCH_PACKAGES = frozenset(("pytorch", "libtorch", "pytorch-cpu", "pytorch-gpu")
 
 @frozen
 class ChannelRecord:
+    """A package that a channel has."""
+
     version: str
     build: str
     channel: str  # as the request names it

@@ -14,7 +14,6 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping
-from fnmatch import translate
 from functools import cache
 from pathlib import Path
 
@@ -50,13 +49,16 @@ os.execv(program, [program, *arguments])
 
 def is_for_builds(name: str) -> bool:
     """Whether build code always sees a variable."""
-    return _names().match(name) is not None
+    names, beginnings = _names()
+    return name in names or name.startswith(beginnings)
 
 
 @cache
-def _names() -> re.Pattern[str]:
+def _names() -> tuple[frozenset[str], tuple[str, ...]]:
+    """Whole names, and how others begin."""
     text = Path(__file__).with_name("build_variables.txt").read_text(encoding="utf-8")
-    return re.compile("|".join(map(translate, re.sub("#.*", "", text).split())))
+    words = re.sub("#.*", "", text).split()
+    return frozenset(words), tuple(word[:-1] for word in words if word.endswith("*"))
 
 
 def chosen_variables(environ: Mapping[str, str]) -> dict[str, str]:

@@ -134,7 +134,7 @@ class IndexSettings:
 
     def to_toml(self) -> str:
         """The text of a uv.toml with these settings."""
-        import tomlkit
+        import tomli_w
 
         content: dict[str, object] = dict(self.further)
         if self.best_match:
@@ -143,7 +143,7 @@ class IndexSettings:
             content["find-links"] = list(self.find_links)
         if self.indexes:
             content["index"] = [with_login(index, os.environ) for index in self.indexes]
-        return tomlkit.dumps(content)
+        return tomli_w.dumps(content)
 
 
 def read_uv_settings(environ: Mapping[str, str]) -> IndexSettings:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-from html.parser import HTMLParser
 from typing import NamedTuple
 from urllib.parse import unquote, urljoin
 
@@ -32,10 +31,7 @@ def parse_page(content: bytes, url: str) -> list[IndexFile]:
     page, or one of a later major version."""
     if content.lstrip().startswith(b"{"):
         return _from_json(content, url)
-    parser = _Page(url)
-    parser.feed(content.decode())
-    parser.close()
-    return parser.files
+    return _from_html(content.decode(), url)
 
 
 def _from_json(content: bytes, url: str) -> list[IndexFile]:
@@ -58,28 +54,34 @@ def _check_version(version: str) -> None:
         raise ValueError(f"version {version} of an index's pages")
 
 
-class _Page(HTMLParser):
+def _from_html(content: str, url: str) -> list[IndexFile]:
     """Names of files are those of their addresses: pages of wheels also write sizes into the text
     of a link."""
+    from html.parser import HTMLParser
 
-    def __init__(self, url: str) -> None:
-        super().__init__()
-        self._base = url
-        self.files: list[IndexFile] = []
+    files = []
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        values = dict(attrs)
-        address = urljoin(self._base, values.get("href") or "").partition("#")[0]
-        if tag == "meta" and values.get("name") == "pypi:repository-version":
-            _check_version(values.get("content") or "")
-        elif tag == "base" and "href" in values:
-            self._base = address
-        elif tag == "a" and "href" in values:
-            self.files.append(
-                IndexFile(
-                    filename=unquote(url_filename(address)),
-                    url=address,
-                    requires_python=values.get("data-requires-python") or "",
-                    is_yanked="data-yanked" in values,
+    class _Page(HTMLParser):
+        base = url
+
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            values = dict(attrs)
+            address = urljoin(self.base, values.get("href") or "").partition("#")[0]
+            if tag == "meta" and values.get("name") == "pypi:repository-version":
+                _check_version(values.get("content") or "")
+            elif tag == "base" and "href" in values:
+                self.base = address
+            elif tag == "a" and "href" in values:
+                files.append(
+                    IndexFile(
+                        filename=unquote(url_filename(address)),
+                        url=address,
+                        requires_python=values.get("data-requires-python") or "",
+                        is_yanked="data-yanked" in values,
+                    )
                 )
-            )
+
+    page = _Page()
+    page.feed(content)
+    page.close()
+    return files

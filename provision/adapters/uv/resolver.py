@@ -210,7 +210,7 @@ def _requirements_file(
         path = folder / "requirements.in"
         path.write_text(_lines(requirements))
         return path
-    import tomlkit
+    import tomli_w
 
     names = [name for name in sources.tables if name not in map(package_name, requirements)]
     project = {
@@ -226,7 +226,7 @@ def _requirements_file(
     }
     settings = {"index": list(tables.values()), "sources": indexes}
     path = folder / "pyproject.toml"
-    path.write_text(tomlkit.dumps({"project": project, "tool": {"uv": settings}}))
+    path.write_text(tomli_w.dumps({"project": project, "tool": {"uv": settings}}))
     return path
 
 

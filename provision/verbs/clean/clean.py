@@ -143,7 +143,7 @@ def _candidates(folders: Folders) -> Iterator[Candidate]:
         folders.byte_code,
         folders.pulled,
         folders.unchanged,
-        folders.checked,
+        folders.remembered,
         folders.cache / RUNS,
         folders.index_facts,
     )

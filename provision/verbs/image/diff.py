@@ -8,6 +8,7 @@ from pathlib import Path
 from provision import image as images
 from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec
+from provision.image.package_sizes import PackageChange, compare, package_sizes
 from provision.workflow.context import Context
 from provision.workflow.image.sbom import environment_image
 
@@ -18,7 +19,7 @@ class ImageDiff:
 
     size_before: int
     size_after: int
-    changes: tuple[images.PackageChange, ...]
+    changes: tuple[PackageChange, ...]
 
 
 def diff_images(context: Context, before: str, after: str) -> ImageDiff:
@@ -27,11 +28,11 @@ def diff_images(context: Context, before: str, after: str) -> ImageDiff:
     Raises IntegrityError for an image that is incomplete or invalid, ToolMissing for a folder that
     is not there.
     """
-    first, second = (images.package_sizes(_layers(context, name)) for name in (before, after))
+    first, second = (package_sizes(_layers(context, name)) for name in (before, after))
     return ImageDiff(
         size_before=sum(first.values()),
         size_after=sum(second.values()),
-        changes=images.compare(first, second),
+        changes=compare(first, second),
     )
 
 

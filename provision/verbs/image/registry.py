@@ -23,6 +23,8 @@ from provision.core.platforms import Platform, build_platform
 from provision.core.sbom import PREDICATE_TYPE, sbom_text
 from provision.core.types import Image
 from provision.environment import passport as passports
+from provision.image import compress, provenance
+from provision.image import registry as registries
 from provision.resolver import spec as specs
 from provision.workflow.context import Context
 from provision.workflow.image.sbom import environment_image, image_sbom
@@ -45,11 +47,11 @@ def push_image(
     context: Context,
     name: str,
     target: str,
-    compression: images.Compression | None = None,
+    compression: compress.Compression | None = None,
     attach: bool = True,
     key: openssl.SigningKey | None = None,
     platform: Platform | None = None,
-) -> images.PushResult:
+) -> registries.PushResult:
     """Push an environment's image to a registry; with `attach`, its smoke verdicts, SBOM and
     provenance too.
 
@@ -60,21 +62,23 @@ def push_image(
     with environment_lock(context.folders, name, context.progress):
         image = environment_image(context, name, platform)
         passport = read_passport(context.folders, name)
-        reference = images.parse_registry_reference(target, image)
-        images.require_registry(reference)
+        reference = registries.parse_registry_reference(target, image)
+        registries.require_registry(reference)
         if compression is None:
             compression = "none" if is_loopback(reference.registry) else "zstd"
-        packed = images.compress_image(image, compression, context.folders.packed, context.progress)
+        packed = compress.compress_image(
+            image, compression, context.folders.packed, context.progress
+        )
         if packed is not image:
             plain, small = (sum(layer.size for layer in it.layers) for it in (image, packed))
             context.progress.info(
                 f"layers with {compression}: {format_bytes(small)}, {small / plain:.0%} of "
                 f"{format_bytes(plain)}"
             )
-        pushed = images.push_image(packed, reference, context.progress)
+        pushed = registries.push_image(packed, reference, context.progress)
         attached: list[str] = []
         if key is not None:
-            images.sign_image(reference, packed.manifest_digest, key)
+            registries.sign_image(reference, packed.manifest_digest, key)
             attached.append(f"signature by {key.path.name}")
         try:
             if attach:
@@ -90,7 +94,7 @@ def _attach_documents(
     passport: Passport,
     plain: Image,
     image: Image,
-    reference: images.RegistryReference,
+    reference: registries.RegistryReference,
     key: openssl.SigningKey | None,
 ) -> Iterator[str]:
     """Attach what is known about an image; yields what was attached. plain: the same image as it is
@@ -100,15 +104,17 @@ def _attach_documents(
     request = public_document(passport["request"])
     statements: list[tuple[str, object]] = [
         (PREDICATE_TYPE, json.loads(sbom_text(sbom))),
-        (images.PREDICATE_TYPE, images.provenance(image, sbom, request)),
+        (provenance.PREDICATE_TYPE, provenance.provenance(image, sbom, request)),
     ]
     tested = passport["image"]
     if tested is not None and tested["image_id"] == plain.image_id:  # not another platform's
         verdicts = passports.smoke_verdicts(passport, plain)
-        statements += [(images.SMOKE_TYPE, verdict) for verdict in verdicts]
+        statements += [(provenance.SMOKE_TYPE, verdict) for verdict in verdicts]
     for predicate_type, predicate in statements:
-        statement = images.statement(reference, image.manifest_digest, predicate_type, predicate)
-        images.attach_statement(reference, image.manifest_digest, statement, key)
+        statement = registries.statement(
+            reference, image.manifest_digest, predicate_type, predicate
+        )
+        registries.attach_statement(reference, image.manifest_digest, statement, key)
         yield predicate_type
 
 
@@ -118,37 +124,37 @@ def verify_image(target: str, key: Path, platform: Platform | None = None) -> Ve
     Raises IntegrityError without a signature by this key.
     """
     public_key = openssl.read_public_key(key)
-    reference = images.parse_registry_reference(target)
-    remote = images.find_remote(reference, platform or build_platform())
+    reference = registries.parse_registry_reference(target)
+    remote = registries.find_remote(reference, platform or build_platform())
     digests = (remote.digest, remote.root_digest)
-    signed_digest = images.verify_image(reference, digests, public_key)
+    signed_digest = registries.verify_image(reference, digests, public_key)
     return VerifiedImage(
         reference=reference.with_digest(remote.digest),
         signed_digest=signed_digest,
         key=key,
-        statements=tuple(images.signed_statements(reference, remote.digest, public_key)),
+        statements=tuple(registries.signed_statements(reference, remote.digest, public_key)),
     )
 
 
 def index_images(
     target: str, sources: Sequence[str], key: openssl.SigningKey | None = None
-) -> images.IndexResult:
+) -> registries.IndexResult:
     """Give images of one lock for several platforms one name: an index with their digests.
 
     Raises InvalidSpec for images of another lock or repository, and for two of one platform.
     """
-    reference = images.parse_registry_reference(target)
+    reference = registries.parse_registry_reference(target)
     if reference.digest:
         raise InvalidSpec(f"{target} names a digest, which an index gets from its content.")
     found: dict[str, images.ImageDocuments] = {}
     for source in sources:
-        at = images.parse_registry_reference(source)
+        at = registries.parse_registry_reference(source)
         if (at.registry, at.repository) != (reference.registry, reference.repository):
             raise InvalidSpec(
                 f"{source} is in another repository than {target}, where an index cannot name it.",
                 advice=f"Push it to {reference.registry}/{reference.repository} first.",
             )
-        remote = images.find_remote(at, platform=None)
+        remote = registries.find_remote(at, platform=None)
         if remote.architecture in found:
             raise InvalidSpec(
                 f"{source} and {found[remote.architecture].source} are both for "
@@ -162,7 +168,7 @@ def index_images(
             f"({', '.join(sorted(locks))}).",
             advice="Build and push each of them from the same conda-lock.yml.",
         )
-    indexed = images.push_index(list(found.values()), reference)
+    indexed = registries.push_index(list(found.values()), reference)
     if key is not None:
-        images.sign_image(reference, indexed.digest, key)
+        registries.sign_image(reference, indexed.digest, key)
     return indexed

@@ -13,7 +13,7 @@ from provision.core.platforms import PLATFORMS, Platform
 if TYPE_CHECKING:
     from provision.adapters.openssl import SigningKey
     from provision.cli.console import Console
-    from provision.image import Compression
+    from provision.image.compress import Compression
 
 image_platform_option = click.option(
     "--platform",

@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from provision import ci
-from provision import image as images
 from provision import lockfile as locks
 from provision.catalog import facts
 from provision.cluster.inventory import Inventory, read_inventory, select_nodes
 from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec, ProvisionError
 from provision.core.paths import LAB_FACTS
+from provision.image import registry as registries
 from provision.workflow.context import Context
 from provision.workflow.lab_definition import Cluster, Lab, LabEnvironment, read_lab
 from provision.workflow.plan import BuildRequest, make_plan
@@ -78,7 +78,7 @@ def _check_cluster(lab: Lab, cluster: Cluster, inventory: Inventory) -> None:
 def _check_environment(context: Context, lab: Lab, environment: LabEnvironment) -> None:
     name = environment.name
     if environment.image is not None:
-        images.parse_registry_reference(environment.image)
+        registries.parse_registry_reference(environment.image)
     plan = make_plan(context, BuildRequest(name=name))
     lock = plan.current_lock
     if lock is None:

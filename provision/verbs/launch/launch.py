@@ -22,6 +22,7 @@ from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec, ProvisionError, ToolMissing
 from provision.core.prefix_registry import prefix_path
 from provision.core.tempdirs import temporary_directory
+from provision.image import registry as registries
 from provision.launch.jobs import SIGNAL_S
 from provision.verbs.launch.feasible import check_feasible
 from provision.verbs.launch.hosts import (
@@ -289,8 +290,8 @@ def _by_digest(context: Context, request: LaunchRequest) -> str:
     if "@" in reference or architectures - {"x86_64", ""}:  # the digest would be that of x86-64
         return reference
     try:
-        registry_reference = images.base_registry_reference(reference)
-        return registry_reference.with_digest(images.find_remote(registry_reference).digest)
+        registry_reference = registries.base_registry_reference(reference)
+        return registry_reference.with_digest(registries.find_remote(registry_reference).digest)
     except ProvisionError as error:
         context.progress.warn(
             f"{name} stays a tag, which may name another image when a pod starts: {error.message}"

@@ -15,5 +15,6 @@ def render(context: Context, request: BuildRequest) -> list[str]:
     with locked_plan(context, request) as plan:
         written = ensure_inputs(plan)
         if plan.current_lock is not None:
-            written += ensure_dockerfile(context, plan, plan.current_lock, force=request.force)
+            texts = plan.dockerfile_texts(plan.current_lock)
+            written += ensure_dockerfile(context, plan, texts, force=request.force)
         return written

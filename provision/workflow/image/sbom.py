@@ -10,6 +10,7 @@ from provision.core.errors import StaleLock, ToolMissing
 from provision.core.platforms import Platform, build_platform, image_folder
 from provision.core.sbom import Sbom, read_licenses
 from provision.core.types import Image
+from provision.image import sbom as sboms
 from provision.resolver import spec as specs
 from provision.workflow.context import Context, existing_environments
 
@@ -40,7 +41,7 @@ def image_sbom(context: Context, name: str, image: Image, pushed: Image | None =
     Needs no engine and no prefix: licenses are read from the image.
     """
     lock = locks.read_file(context.folders.envs / name / locks.FILE)
-    packages = images.read_packages(image)
+    packages = sboms.read_packages(image)
     entries = locks.main_entries(lock, packages.platform)
     licenses = read_licenses(sorted(packages.records.items()))
-    return images.image_sbom(pushed or image, packages, locks.sbom_parts(entries, licenses))
+    return sboms.image_sbom(pushed or image, packages, locks.sbom_parts(entries, licenses))

@@ -11,6 +11,7 @@ from provision import image as images
 from provision.core.paths import make_private_directory
 from provision.core.types import Image, Prefix, SmokeResult, SmokeTarget
 from provision.environment.activation import activation_variables
+from provision.image import container_smoke
 from provision.workflow.context import Context
 from provision.workflow.ensure import ensure_runtime
 from provision.workflow.image.sbom import environment_image
@@ -66,7 +67,7 @@ def smoke_in(
             )
         assert image is not None and client is not None
         smoke_runner.remove_old_report(out)
-        status, output = images.run_smoke(
+        status, output = container_smoke.run_smoke(
             client,
             image,
             smoke_runner.arguments(plan.resolution, replace(request, folder=None)),

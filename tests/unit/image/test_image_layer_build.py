@@ -20,7 +20,7 @@ import pytest
 from provision import image
 from provision.core.errors import IntegrityError, InvalidSpec
 from provision.core.types import Image, LockedPackage
-from provision.image import config, export, layer_build, layer_cache, oci_layout
+from provision.image import compress, config, export, layer_build, layer_cache, oci_layout
 from provision.image.cache_key import Recipe
 from provision.image.layers import LARGE, LayerEntry
 from tests.unit.image.test_image_build import BASE, LOCK, PYTHON, RESOLUTION, Quiet
@@ -280,7 +280,7 @@ def test_a_corrupt_layer_with_its_old_mtime_is_not_compressed(lab: Lab) -> None:
     torch = next(layer for layer in built.layers if layer.group == "torch")
     flip(oci_layout.blob(built.layout, torch.digest), unseen=True)
     with pytest.raises(IntegrityError, match=f"{torch.digest[7:]} is corrupt"):
-        image.compress_image(built, "zstd", lab.root / "packed", lab.progress)
+        compress.compress_image(built, "zstd", lab.root / "packed", lab.progress)
     for name, versions, before in (("toy", FIRST, built), ("other", CHANGED, other)):
         assert lab.build(name, versions) == before
         content = oci_layout.blob(before.layout, torch.digest).read_bytes()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -209,8 +210,13 @@ def test_lock_is_read_for_one_platform(tmp_path: Path, monkeypatch: pytest.Monke
         ("x86_64", "linux-64"),
         ("riscv64", "linux-64"),
     ):
-        monkeypatch.setattr("platform.machine", lambda machine=machine: machine)
+        set_machine(monkeypatch, machine)
         assert lockfile.read(path).platform == platform
+
+
+def set_machine(monkeypatch: pytest.MonkeyPatch, machine: str) -> None:
+    names = os.uname_result((*os.uname()[:4], machine))
+    monkeypatch.setattr("os.uname", lambda: names)
 
 
 def test_missing_platform_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,13 +226,13 @@ def test_missing_platform_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
         match=r"has no packages for linux-aarch64\. It is for linux-64\. Add the platform to spec\.yml",
     ):
         lockfile.read(path, "linux-aarch64")
-    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    set_machine(monkeypatch, "aarch64")
     with pytest.raises(
         InvalidSpec,
         match="lab is for linux-64, and this machine is linux-aarch64: you can lock it here, but not build it",
     ):
         lockfile.require_this_platform("lab", ["linux-64"])
-    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    set_machine(monkeypatch, "x86_64")
     lockfile.require_this_platform("lab", ["linux-64"])
 
 

@@ -15,6 +15,7 @@ from provision import ci, image, launch, render
 from provision.catalog import TEMPLATES
 from provision.cli.main import cli
 from provision.core.errors import InvalidSpec
+from provision.render import templates
 from tests.paths import ROOT
 from tests.unit.image.test_image_config import LOCK, resolution
 
@@ -288,3 +289,9 @@ def test_an_include_does_not_lead_out_of_the_folder_of_templates(lab: Path) -> N
     assert refused.exit_code == 3
     assert "part.j2 is a link to" in refused.stderr
     assert "top-secret" not in refused.output
+
+
+def test_remembered_templates_include_no_others() -> None:
+    for name in templates.REMEMBERED:
+        text = (TEMPLATES / f"{name}.j2").read_text()
+        assert not re.search(r"{%-? *(include|import|from|extends)\b", text), name
