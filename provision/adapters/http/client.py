@@ -3,7 +3,6 @@ hash."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shutil
@@ -17,6 +16,7 @@ from provision.adapters.http.session import CONNECTIONS, open_session
 from provision.core.errors import IntegrityError, Unreachable
 from provision.core.mirrors import path_from_url
 from provision.core.system_errors import from_system
+from provision_runtime.facts.digests import file_sha256
 
 if TYPE_CHECKING:
     import requests
@@ -184,11 +184,7 @@ def _check_hash(url: str, sha256: str, partial: Path) -> None:
 
 def sha256_of(path: Path) -> str:
     """The sha256 of a file, which is never in memory as a whole."""
-    digest = hashlib.sha256()
-    with path.open("rb", buffering=0) as file:
-        while piece := file.read(READ_BYTES):
-            digest.update(piece)
-    return digest.hexdigest()
+    return file_sha256(str(path))
 
 
 def in_parallel(work: Callable[[T], R], items: Iterable[T]) -> Iterator[tuple[T, R]]:
