@@ -258,6 +258,7 @@ def test_smoke_test_can_fail_in_the_prefix(
 
 
 @pytest.mark.docker
+@pytest.mark.exhaustive  # in CI, .ci/run makes the image of the main command beside all tests
 def test_image_runs_the_smoke_test(home: Home, main_build: object, docker_base: str) -> None:
     result = home.run(
         "build",
