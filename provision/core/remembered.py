@@ -12,6 +12,7 @@ from typing import Any
 
 from provision import __version__
 from provision.core.atomic import atomic_write
+from provision.core.credentials import without_credentials
 from provision.core.paths import Folders, default_folders, make_private_directory
 
 
@@ -24,8 +25,9 @@ def remembered(
         kind: of the result.
         content: the text.
         make: called once for each text and release of provision. What it raises is raised. A
-            result that JSON cannot hold is not kept.
-        folders: their cache keeps results; the user's by default. Those of others do not count.
+            result that JSON cannot hold, or that has a password or token in an address, is not kept.
+        folders: their cache keeps results, if it exists: a preview in a new account leaves nothing.
+            The user's by default. Results of other users do not count.
     """
     key = hashlib.sha256(f"{__version__} {kind} ".encode() + content).hexdigest()
     record = (folders or default_folders()).remembered / f"{key}.json"
@@ -35,7 +37,8 @@ def remembered(
     result = make()
     with suppress(OSError, ValueError, TypeError):
         text = json.dumps(result)
-        if json.loads(text) == result:
+        is_public = without_credentials(text) == text
+        if is_public and json.loads(text) == result and record.parents[1].is_dir():
             make_private_directory(record.parent)
             atomic_write(record, text, 0o600)
     return result

@@ -229,7 +229,9 @@ def compose(
     document = _document(inputs, packages, python_from)
     key = json.dumps(document).encode()
     text = remembered("lock's text", key, lambda: _text(document))
-    return text, _lock(_file(path, text.encode(), document), None)
+    content = text.encode()
+    remembered("lock", content, lambda: document)  # the next command reads it
+    return text, _lock(_file(path, content, document), None)
 
 
 def _load(path: Path, content: bytes) -> LockDocument:

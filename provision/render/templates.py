@@ -97,8 +97,8 @@ class Templates:
         return str(remembered(name, key, lambda: _rendered(None, name, values)))
 
 
+# path: of a lab's template.
 def _rendered(path: Path | None, name: str, values: Values) -> str:
-    """path: of a lab's template."""
     if path is None:
         environment = _with_github_brackets(_our_environment(), name)
         text = environment.get_template(f"{name}.j2").render(values)

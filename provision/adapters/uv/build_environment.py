@@ -54,11 +54,11 @@ def is_for_builds(name: str) -> bool:
 
 
 @cache
-def _names() -> tuple[frozenset[str], tuple[str, ...]]:
+def _names() -> tuple[list[str], tuple[str, ...]]:
     """Whole names, and how others begin."""
     text = Path(__file__).with_name("build_variables.txt").read_text(encoding="utf-8")
     words = re.sub("#.*", "", text).split()
-    return frozenset(words), tuple(word[:-1] for word in words if word.endswith("*"))
+    return words, tuple(word[:-1] for word in words if word.endswith("*"))
 
 
 def chosen_variables(environ: Mapping[str, str]) -> dict[str, str]:

@@ -25,6 +25,7 @@ class Maker:
 def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of a new user's records."""
     monkeypatch.setenv("PROVISION_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "cache").mkdir()
     return tmp_path / "cache" / "remembered"
 
 
@@ -40,9 +41,16 @@ def test_a_text_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "result", [{1: "a"}, datetime.date(2026, 1, 1), (1, 2), float("nan"), [b"x"]]
+    "result",
+    [
+        *({1: "a"}, datetime.date(2026, 1, 1), (1, 2), float("nan"), [b"x"]),
+        {"package": [{"url": "https://lab:secret@mirror.test/a.conda"}]},
+        {"package": [{"url": "https://mirror.test/t/secret-token/a.conda"}]},
+    ],
 )
-def test_what_json_would_change_is_made_each_time(records: Path, result: object) -> None:
+def test_secrets_and_what_json_would_change_are_made_each_time(
+    records: Path, result: object
+) -> None:
     make = Maker(result, result)
     assert remembered("kind", b"text", make) is result
     assert remembered("kind", b"text", make) is result
@@ -72,9 +80,14 @@ def test_what_fails_is_not_kept(records: Path) -> None:
     with pytest.raises(ValueError, match="no lock"):
         remembered("kind", b"text", fail)
     assert not records.exists()
-    records.parent.mkdir(exist_ok=True)
     records.touch()  # a cache that cannot be written
     assert remembered("kind", b"text", Maker("made")) == "made"
+
+
+def test_a_new_account_stays_empty(records: Path) -> None:
+    records.parent.rmdir()
+    assert remembered("kind", b"text", Maker("made")) == "made"
+    assert not records.parent.exists()
 
 
 def test_only_its_user_writes_to_the_cache(records: Path) -> None:
