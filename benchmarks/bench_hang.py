@@ -27,9 +27,10 @@ print(time.process_time_ns() - start)
 """
 RECORD = """
 import sys, timeit; sys.path.insert(0, sys.argv[1])
-import torch; from provision_runtime.hang import record
+import types; import torch, torch.distributed; from provision_runtime.hang import record
 calls = record.CallRecord(sys.argv[2]); tensor = torch.ones(4)
-function = record._recorded("all_reduce", lambda tensor, group=None: None, calls)
+module = types.SimpleNamespace(all_reduce=lambda tensor, group=None: None, torch=torch, ProcessGroup=torch.distributed.ProcessGroup)
+function = record._recorded("all_reduce", module, calls)
 print(min(timeit.repeat(lambda: function(tensor), number=2000, repeat=15)) / 2000)
 """
 

@@ -42,5 +42,4 @@ def build_platform() -> Platform:
 
 def host_platform() -> Platform | None:
     """The platform of this machine; None if none of our environments can run on it."""
-    machine = os.uname()
-    return _HOST_PLATFORMS.get((machine.sysname, machine.machine))
+    return _HOST_PLATFORMS.get((os.uname().sysname, os.uname().machine))

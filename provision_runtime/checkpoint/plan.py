@@ -216,8 +216,12 @@ def is_distributed(value: Any) -> bool:
 
     Plain tensors are planned without torch's planner, whose import takes a second and more.
     """
-    marks = ("placements", "local_shards", "__create_write_items__")
-    return any(hasattr(type(value), mark) for mark in marks)
+    kind = type(value)
+    return (
+        hasattr(kind, "placements")
+        or hasattr(kind, "local_shards")
+        or hasattr(kind, "__create_write_items__")
+    )
 
 
 def _cut_by_torch(tensors: Mapping[str, Any]) -> list[Item]:
