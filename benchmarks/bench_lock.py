@@ -17,10 +17,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from measure import PROVISION, box, environment
+from measure import PROVISION, box, environment, forget
 
 RUNS = 9
 NAME = "bench-lock"
+FORGOTTEN = "the same, nothing remembered"
 REQUEST = [NAME, "--torch", "2.6", "--cuda", "12.6", "--source", "conda-forge", "--companions"]
 MACHINE = {"__cuda": "12.6", "__glibc": "2.28", "__linux": "5.10", "__unix": "0"}
 # The solve in a process of its own: what is left if everything that is ours were free.
@@ -63,11 +64,14 @@ def main() -> None:
             json.dumps([specs_of(folder), f"{channels}/conda-forge", MACHINE]),
         ],
         "provision lock": [PROVISION, "lock", NAME, "--relock"],
+        FORGOTTEN: [PROVISION, "lock", NAME, "--relock"],
         **conda_lock(folder, place, f"{channels}/conda-forge"),
     }
     runs_by_command: dict[str, list[Ran]] = {name: [] for name in commands}
     for _ in range(RUNS):  # interleaved: whatever else the machine does falls on all of them
         for name, command in commands.items():
+            if name == FORGOTTEN:
+                forget()
             runs_by_command[name].append(measured(command, place, env))
     report({name: middle(runs) for name, runs in runs_by_command.items()})
 

@@ -13,10 +13,11 @@ import sys
 from pathlib import Path
 
 import yaml
-from measure import PROVISION, box, environment, seconds
+from measure import PROVISION, box, environment, forget, seconds
 
 RUNS = 9
 NAME = "bench-wheels"
+FORGOTTEN = "the same, nothing remembered"
 
 
 def main() -> None:
@@ -26,6 +27,7 @@ def main() -> None:
     compiled = box() / "bench-wheels.txt"
     commands = {
         "provision lock": [PROVISION, "lock", NAME, "--relock"],
+        FORGOTTEN: [PROVISION, "lock", NAME, "--relock"],
         "uv pip compile": compile_command(box() / "envs" / NAME, compiled),
         "bare interpreter": [sys.executable, "-c", "pass"],
     }
@@ -33,6 +35,8 @@ def main() -> None:
     for _ in range(RUNS):  # interleaved: whatever else the machine does falls on all
         for name, command in commands.items():
             compiled.unlink(missing_ok=True)  # uv would keep its versions
+            if name == FORGOTTEN:
+                forget()
             taken[name].append(seconds(command, environment()))
     print(f"median of {RUNS}, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     for name, runs in taken.items():
@@ -40,7 +44,7 @@ def main() -> None:
         ratio = statistics.median(
             ours[1] / other[1] for ours, other in zip(taken["provision lock"], runs)
         )
-        print(f"{name:18} {cpu:.3f} s CPU, {wall:.3f} s wall   provision lock / this {ratio:5.2f}")
+        print(f"{name:28} {cpu:.3f} s CPU, {wall:.3f} s wall   provision lock / this {ratio:5.2f}")
 
 
 def compile_command(folder: Path, output: Path) -> list[str]:

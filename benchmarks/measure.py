@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import time
@@ -35,6 +36,11 @@ def environment() -> dict[str, str]:
     variables = {**os.environ, **{key: str(value) for key, value in ours.items()}}
     variables.pop("PYTHONDONTWRITEBYTECODE", None)
     return variables
+
+
+def forget() -> None:
+    """Remove what provision remembers of locks: then a lock costs what one that differs costs."""
+    shutil.rmtree(box() / "cache" / "remembered", ignore_errors=True)
 
 
 def seconds(

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import field, replace
 from functools import cache
+from itertools import starmap
 from typing import Any, Literal
 
 from provision.catalog.facts import cached, edition, facts_table
@@ -236,9 +237,7 @@ def _release(version: str, row: dict[str, Any]) -> Release:
             for name in ("torchvision", "torchaudio")
             if of_channel
         ),
-        conda_forge=tuple(
-            _forge_build(cuda, build) for cuda, build in row["conda_forge"]["cuda"].items()
-        ),
+        conda_forge=tuple(starmap(_forge_build, row["conda_forge"]["cuda"].items())),
         pytorch_source=channel["source"],
         conda_forge_source=row["conda_forge"]["source"],
         from_index=row.get("from_index", False),

@@ -93,10 +93,9 @@ def job_matrices(jobs: Sequence[Job], settings: WorkflowSettings) -> dict[str, s
     """
     matrices = {}
     for name, is_self_hosted in (("own", True), ("hosted", False)):
-        entries = []
-        for job in jobs:
-            if (job.runner is not None) is is_self_hosted:
-                entries.append(_entry(job, settings))
+        entries = [
+            _entry(job, settings) for job in jobs if (job.runner is not None) is is_self_hosted
+        ]
         matrices[name] = json.dumps({"include": entries}) if entries else ""
     return matrices
 

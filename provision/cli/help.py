@@ -65,10 +65,11 @@ class GroupedHelp(click.Command):
             raise click.UsageError(advice, ctx) from error
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        options = []
-        for parameter in default_command(self).get_params(ctx):
-            if isinstance(parameter, click.Option) and parameter not in SHARED_OPTIONS:
-                options.append(parameter)
+        options = [
+            parameter
+            for parameter in default_command(self).get_params(ctx)
+            if isinstance(parameter, click.Option) and parameter not in SHARED_OPTIONS
+        ]
         sections: dict[str, list[tuple[str, str]]] = {title: [] for title in SECTIONS}
         for option in options:
             row = option.get_help_record(ctx)

@@ -1,8 +1,8 @@
 """Whether an environment is as `provision lock NAME`, or `build NAME --no-image --no-smoke`, last left
 it: then there is nothing to do, which takes 0.1 s to know instead of 0.6 s.
 
-What decides is hashed before and after a run. Only a run that found and left the same is recorded, with
-what it printed, in the user's cache. Any other state, and whatever depends on more than files, takes the
+What decides is hashed before and after a run, our own code once. Only a run that found and left the same
+is recorded, with what it printed, in the user's cache. Any other state, and whatever depends on more than files, takes the
 usual way.
 """
 
@@ -127,7 +127,7 @@ class RepeatableRun:
     ) -> None:
         """texts, installed: as for `state`."""
         self._console, self._verb = console, verb
-        # The code is that with which this process started.
+        # Our code, hashed once: this process began with it.
         self._state = partial(state, folders, name, *texts, *_code(), installed=installed)
         self._before = self._state()
         key = hashlib.sha256(os.fsencode(f"{verb} {folders.envs.absolute()} {name}")).hexdigest()

@@ -151,8 +151,9 @@ def _read_metadata(content: bytes) -> tuple[str, str]:
         is_name = text and text.upper() != "UNKNOWN" and "\n" not in text
         if is_name and len(text) <= NAME_LIMIT:
             return name, text
-    names = []
-    for classifier in fields.get("classifiers", ()):
-        if classifier.startswith("License ::"):
-            names.append(classifier.rpartition("::")[2].strip())
+    names = [
+        classifier.rpartition("::")[2].strip()
+        for classifier in fields.get("classifiers", ())
+        if classifier.startswith("License ::")
+    ]
     return name, ", ".join(names)

@@ -90,11 +90,6 @@ def schema_violations(document: Any, schema: str) -> list[SchemaViolation]:
     return [_violation(error, schema) for error in errors]
 
 
-def schema_document(schema: str) -> Mapping[str, Any]:
-    """The schema itself, for messages that quote its descriptions."""
-    return _schema(schema)
-
-
 def _violation(error: Any, schema: str) -> SchemaViolation:
     error = _most_telling(error)
     message = error.message
@@ -114,7 +109,7 @@ def _violation(error: Any, schema: str) -> SchemaViolation:
 
 
 def _property_at(schema: str, path: Sequence[str | int]) -> Any:
-    value: Any = _schema(schema)
+    value: Any = schema_document(schema)
     for step in path:
         value = value[step]
     return value
@@ -182,7 +177,7 @@ def location(document: Any, path: Sequence[str | int]) -> str:
 
 
 @cache
-def _schema(schema: str) -> Mapping[str, Any]:
+def schema_document(schema: str) -> Mapping[str, Any]:
     document = json.loads((SCHEMAS / f"{schema}.schema.json").read_text(encoding="utf-8"))
     assert isinstance(document, dict)
     return document
@@ -192,4 +187,4 @@ def _schema(schema: str) -> Mapping[str, Any]:
 def _validator(schema: str) -> Any:
     import jsonschema_rs
 
-    return jsonschema_rs.validator_for(dict(_schema(schema)))
+    return jsonschema_rs.validator_for(dict(schema_document(schema)))

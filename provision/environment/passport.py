@@ -285,7 +285,7 @@ def find(folders: Folders, name: str) -> Passport | None:
     try:
         content = path.read_bytes()
         passport = remembered(
-            "passport", content, lambda: parse_document(content, "passport"), folders
+            "passport", path, content, lambda: parse_document(content, "passport"), folders
         )
     except FileNotFoundError:
         return None

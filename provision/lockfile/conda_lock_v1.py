@@ -153,7 +153,7 @@ def read_file(path: Path, content: bytes | None = None) -> LockFile:
 # A command reads a lock several times, before and after it changes.
 @lru_cache(maxsize=4)
 def _parsed_file(path: Path, content: bytes) -> LockFile:
-    document = remembered("lock", content, lambda: _load(path, content))
+    document = remembered("lock", path, content, lambda: _load(path, content))
     return _file(path, content, document)
 
 
@@ -228,9 +228,9 @@ def compose(
     """The text of a lock file, and the Lock that `read` would return for it at `path`."""
     document = _document(inputs, packages, python_from)
     key = json.dumps(document).encode()
-    text = remembered("lock's text", key, lambda: _text(document))
+    text = remembered("lock's text", path, key, lambda: _text(document))
     content = text.encode()
-    remembered("lock", content, lambda: document)  # the next command reads it
+    remembered("lock", path, content, lambda: _load(path, content))  # the next command reads it
     return text, _lock(_file(path, content, document), None)
 
 

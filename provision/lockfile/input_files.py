@@ -60,7 +60,8 @@ def read_inputs(
     """
     document, machines = remembered(
         "lock-inputs",
-        f"{environment}\0{virtual_packages}".encode(),
+        folder,
+        f"{environment}\0{virtual_packages}".encode(errors="surrogatepass"),
         lambda: _checked_documents(environment, virtual_packages, folder),
     )
     dependencies = document["dependencies"]

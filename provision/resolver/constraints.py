@@ -100,7 +100,6 @@ def _platform(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
             yield Violation(
                 axis="platform",
                 fact=f"whether there is a build of {candidate} for {platform} is not known",
-                source=NO_SOURCE,
                 rules_out=False,
             )
     if candidate.is_named_differently(spec.platforms):
@@ -151,7 +150,6 @@ def _python_violation(candidate: Candidate, platform: Platform, python: str) -> 
         return Violation(
             axis="python",
             fact=f"whether there is a build of {candidate} for Python {python} is not known",
-            source=NO_SOURCE,
             rules_out=False,
         )
     release, build = candidate.release, candidate.build_for(platform)
@@ -206,7 +204,6 @@ def _glibc(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
         yield Violation(
             axis="glibc",
             fact=f"which glibc {candidate} needs is not known",
-            source=NO_SOURCE,
             rules_out=False,
         )
     elif version_key(needed) > version_key(spec.glibc):

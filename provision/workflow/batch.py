@@ -50,15 +50,19 @@ class SilentMeter:
     def __exit__(self, *exc: object) -> None: ...
 
 
-def environment_names(context: Context) -> list[str]:
-    """Every environment of the envs folder that has a spec. Raises InvalidSpec if there is none."""
+def environment_names(
+    context: Context,
+    file: str = renderer.SPEC,
+    maker: str = "provision render --torch 2.3 --cuda 12.1",
+) -> list[str]:
+    """Every environment of the envs folder that has a file. maker: a command that makes one. Raises
+    InvalidSpec if there is none."""
     envs = context.folders.envs
-    names = sorted(path.parent.name for path in envs.glob(f"*/{renderer.SPEC}"))
+    names = sorted(path.parent.name for path in envs.glob(f"*/{file}"))
     if not names:
         raise InvalidSpec(
-            f"There is no environment in {envs} (*/{renderer.SPEC}).",
-            advice="`provision render --torch 2.3 --cuda 12.1` makes one; --envs names another "
-            "folder.",
+            f"There is no environment with a {file} in {envs}.",
+            advice=f"`{maker}` makes one; --envs names another folder.",
         )
     return names
 

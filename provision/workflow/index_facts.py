@@ -146,10 +146,11 @@ def of_machine(
     wheels: Sequence[LinuxWheel], release: str, machine: str, local: str | None = None
 ) -> list[LinuxWheel]:
     """Those of one release for one machine; of several rebuilds, the newest."""
-    matching = []
-    for wheel in wheels:
-        if wheel.base == release and wheel.machine == machine and wheel.version.local == local:
-            matching.append(wheel)
+    matching = [
+        wheel
+        for wheel in wheels
+        if wheel.base == release and wheel.machine == machine and wheel.version.local == local
+    ]
     newest = max((wheel.build for wheel in matching), default=())
     return [wheel for wheel in matching if wheel.build == newest]
 

@@ -90,15 +90,3 @@ def lock_file(context: Context, target: str) -> Path:
     if not path.is_file():
         raise missing_file(path, advice=f"`provision lock {target}` makes it.")
     return path
-
-
-def environments_with_lock(context: Context) -> list[str]:
-    """The environments that have a lock. Raises InvalidSpec if there are none."""
-    envs = context.folders.envs
-    names = sorted(path.parent.name for path in envs.glob(f"*/{locks.FILE}"))
-    if not names:
-        raise InvalidSpec(
-            f"There is no */{locks.FILE} in {envs}.",
-            advice="Name a lock file, or make one with `provision lock NAME`.",
-        )
-    return names

@@ -12,6 +12,7 @@ import io
 import json
 import warnings
 from dataclasses import replace
+from itertools import starmap
 from typing import TYPE_CHECKING, Any, NamedTuple, Sequence
 
 from ..comm.store import RanksMissing, StoreLost
@@ -98,7 +99,7 @@ def _rank_share(items: list[Item], problem: Exception | None, ranks: Ranks) -> l
     boxes_by_rank = [boxes] * ranks.world_size
     if len(set(digests)) > 1:
         reports = ranks.exchange("checkpoint/boxes", boxes)
-        boxes_by_rank = [[Box(*fields) for fields in report] for report in reports]
+        boxes_by_rank = [list(starmap(Box, report)) for report in reports]
     writers = assign(boxes_by_rank)
     return [item for item, box in zip(items, boxes) if writers[box.key] == ranks.rank]
 

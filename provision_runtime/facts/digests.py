@@ -60,7 +60,7 @@ class PrefixDigests(TypedDict):
     lock_sha256: Optional[str]
 
 
-def file_sha256(path: str) -> str:
+def file_sha256(path: "str | os.PathLike[str]") -> str:
     """The SHA-256 of a file's bytes, in constant memory."""
     digest = hashlib.sha256()
     buffer = memoryview(bytearray(READ_BYTES))

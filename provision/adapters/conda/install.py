@@ -66,9 +66,9 @@ def install_packages(
     Raises IntegrityError if a file is not what the lock says or would be written elsewhere,
     Unreachable if it cannot be downloaded, NoSpace on a full disk.
     """
-    downloads = []
-    for package in packages:
-        downloads.append(replace(package, url=public_url(mirrors.actual_url(package.url))))
+    downloads = [
+        replace(package, url=public_url(mirrors.actual_url(package.url))) for package in packages
+    ]
     for package in downloads:
         _verify_local_file(package)
     make_private_directory(cache.parent)

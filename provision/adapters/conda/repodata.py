@@ -55,8 +55,9 @@ class ChannelRecords:
                 continue
             request = replace(self._request, channels=(channel,))
             records = self._solver.records(request, [rattler.MatchSpec(spec_in_channel)])
-            for record in sorted(records, reverse=True):
-                matching.append(self._channel_record(record, channel))
+            matching.extend(
+                self._channel_record(record, channel) for record in sorted(records, reverse=True)
+            )
         return tuple(matching)
 
     def _channel_record(self, record: rattler.RepoDataRecord, channel: str) -> ChannelRecord:

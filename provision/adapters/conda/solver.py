@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import starmap
 from typing import TYPE_CHECKING, TypeVar
 
 from provision.adapters.conda.calls import (
@@ -173,10 +174,7 @@ class Solver:
                     [self._matchspec(spec) for spec in request.specs],
                     gateway=self.gateway(),
                     platforms=[request.platform, "noarch"],
-                    virtual_packages=[
-                        _virtual_package(name, version)
-                        for name, version in request.virtual_packages
-                    ],
+                    virtual_packages=list(starmap(_virtual_package, request.virtual_packages)),
                     constraints=[self._matchspec(bound) for bound in request.bounds],
                     locked_packages=self._preferred_records(request),
                     exclude_newer=end_of_day(request.as_of) if request.as_of else None,

@@ -13,7 +13,6 @@ from provision.adapters.http.client import (
     HttpClient,
     in_parallel,
     partial_path,
-    sha256_of,
 )
 from provision.adapters.http.retry import (
     SLOWEST_BYTES_PER_S,
@@ -28,3 +27,4 @@ from provision.adapters.http.session import (
     UNTRUSTED_ADVICE,
     connection_variables,
 )
+from provision_runtime.facts.digests import file_sha256 as sha256_of

@@ -16,7 +16,7 @@ from provision.adapters.http.session import CONNECTIONS, open_session
 from provision.core.errors import IntegrityError, Unreachable
 from provision.core.mirrors import path_from_url
 from provision.core.system_errors import from_system
-from provision_runtime.facts.digests import file_sha256
+from provision_runtime.facts.digests import file_sha256 as sha256_of
 
 if TYPE_CHECKING:
     import requests
@@ -180,11 +180,6 @@ def _check_hash(url: str, sha256: str, partial: Path) -> None:
             advice="A mirror may be damaged, or a login page may answer in its place. The file was "
             "deleted.",
         )
-
-
-def sha256_of(path: Path) -> str:
-    """The sha256 of a file, which is never in memory as a whole."""
-    return file_sha256(str(path))
 
 
 def in_parallel(work: Callable[[T], R], items: Iterable[T]) -> Iterator[tuple[T, R]]:

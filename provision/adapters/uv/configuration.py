@@ -243,18 +243,16 @@ def _from_variables(
     environ: Mapping[str, str],
 ) -> tuple[list[IndexTable], list[str], list[str]]:
     """Indexes, find-links and the names of the variables that are set."""
-    indexes: list[IndexTable] = []
-    for text in environ.get("UV_INDEX", "").split():
-        indexes.append(_named_index(text))
-    for url in environ.get("UV_EXTRA_INDEX_URL", "").split():
-        indexes.append({"url": url})
+    indexes: list[IndexTable] = [_named_index(text) for text in environ.get("UV_INDEX", "").split()]
+    indexes.extend({"url": url} for url in environ.get("UV_EXTRA_INDEX_URL", "").split())
     default = environ.get("UV_DEFAULT_INDEX") or environ.get("UV_INDEX_URL")
     if default:
         indexes.append({**_named_index(default), "default": True})
-    find_links = []
-    for location in re.split(r"[\s,]+", environ.get("UV_FIND_LINKS", "")):
-        if location:
-            find_links.append(_absolute(location, Path.cwd()))
+    find_links = [
+        _absolute(location, Path.cwd())
+        for location in re.split(r"[\s,]+", environ.get("UV_FIND_LINKS", ""))
+        if location
+    ]
     names = [name for name in (*INDEX_VARIABLES, *_DATING_VARIABLES) if environ.get(name)]
     return indexes, find_links, names
 
@@ -281,13 +279,13 @@ def _setting_tables(path: Path) -> list[UvTable]:
 
 
 def _indexes_of(table: UvTable, folder: Path) -> tuple[list[IndexTable], list[str]]:
-    indexes: list[IndexTable] = []
-    for entry in table.get("index", ()):
-        # An explicit index serves only the packages that a project assigns to it.
-        if not entry.get("explicit"):
-            indexes.append(entry | {"url": _absolute(str(entry["url"]), folder)})
-    for url in table.get("extra-index-url", ()):
-        indexes.append({"url": _absolute(url, folder)})
+    # An explicit index serves only the packages that a project assigns to it.
+    indexes: list[IndexTable] = [
+        entry | {"url": _absolute(str(entry["url"]), folder)}
+        for entry in table.get("index", ())
+        if not entry.get("explicit")
+    ]
+    indexes.extend({"url": _absolute(url, folder)} for url in table.get("extra-index-url", ()))
     if table.get("index-url"):
         indexes.append({"url": _absolute(table["index-url"], folder), "default": True})
     find_links = [_absolute(location, folder) for location in table.get("find-links", ())]

@@ -12,15 +12,16 @@ from provision.adapters import http, uv
 from provision.core.dataclass import frozen
 from provision.core.errors import Unreachable
 from provision.core.requirement_urls import is_source
+from provision.workflow.batch import environment_names
 from provision.workflow.context import Context
-from provision.workflow.lock import environments_with_lock, lock_file
+from provision.workflow.lock import lock_file
 
 
 def verify_locks(
     context: Context, targets: Sequence[str], *, offline: bool
 ) -> list[locks.VerifyReport]:
     """What is wrong with each lock. Without targets: every lock of the envs folder."""
-    targets = targets or environments_with_lock(context)
+    targets = targets or environment_names(context, locks.FILE, "provision lock NAME")
     files = [locks.read_file(lock_file(context, target)) for target in targets]
     metadata = None if offline else _wheel_metadata(context, files)
     return [locks.verify_lock(file, metadata, target) for target, file in zip(targets, files)]

@@ -38,10 +38,11 @@ def matrix(context: click.Context, /, **options: Any) -> None:
     if context.invoked_subcommand is None:
         _show(**options)
         return
-    misplaced = []
-    for name in options:
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            misplaced.append(f"--{name}")
+    misplaced = [
+        f"--{name}"
+        for name in options
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    ]
     if misplaced:
         raise click.UsageError(
             f"Write {', '.join(misplaced)} after `{context.invoked_subcommand}`.", context

@@ -12,6 +12,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import starmap
 from typing import Any, Dict
 
 from ...facts import libraries
@@ -62,7 +63,7 @@ def run(context: RankContext) -> Outcome:
         "judged": reason or "against the median of the ranks",
         "wrong_elements": wrong,
     }
-    parts = [_described(name, value) for name, value in medians.items()]
+    parts = list(starmap(_described, medians.items()))
     message = f"per rank (median): {', '.join(parts)}"
     if reason:
         message += f"; {reason}"

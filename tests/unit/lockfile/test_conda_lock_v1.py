@@ -244,6 +244,15 @@ subdirs:
 """
 
 
+def test_each_text_of_the_inputs_counts(tmp_path: Path) -> None:
+    glibc = ("2.17", "2.28", "2.17")
+    machines = [MACHINES.replace("2.17", version) for version in glibc]
+    inputs = [lockfile.read_inputs(ENVIRONMENT, text, tmp_path) for text in machines]
+    assert [dict(found.machines["linux-64"])["__glibc"] for found in inputs] == [*glibc]
+    with pytest.raises(InvalidSpec, match="not YAML"):
+        lockfile.read_inputs(f"{ENVIRONMENT}# \ud800\n", MACHINES, tmp_path)
+
+
 def test_inputs_of_several_platforms() -> None:
     inputs = lockfile.read_inputs(ENVIRONMENT, MACHINES, Path("envs/lab"))
     assert list(inputs.machines) == ["linux-64", "linux-aarch64"]

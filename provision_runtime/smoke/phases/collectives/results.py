@@ -18,7 +18,7 @@ from .plan import ALL_REDUCE, Row
 
 
 def table(rows: Sequence[Row], measured: Sequence[Sequence[Measured]]) -> list[Line]:
-    return [_line(row, entries) for row, entries in zip(rows, zip(*measured))]
+    return list(map(_line, rows, zip(*measured)))
 
 
 def _line(row: Row, entries: Sequence[Measured]) -> Line:
