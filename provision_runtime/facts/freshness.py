@@ -22,7 +22,7 @@ RUNTIME = "provision_runtime"
 # the package.
 PACKAGE_SUFFIXES = (".py", ".json", ".typed")
 _SITE_PACKAGES = os.path.join("lib", "python3*", "site-packages")
-_RECORDS = ("conda-meta/*.json", f"{_SITE_PACKAGES}/*.dist-info")
+_RECORDS = (("conda-meta", ".json"), (_SITE_PACKAGES, ".dist-info"))
 _SHOWN_PACKAGES = 3
 # The states of which a command or a kernel that starts warns.
 NOTICED = ("differs", "stale")
@@ -51,9 +51,13 @@ def _sha256(path: str, left_out: bytes = b"") -> str:
 
 def package_records(prefix: str) -> FrozenSet[str]:
     """The names of the records of all packages in a prefix, conda's and wheels'."""
-    patterns = [os.path.join(glob.escape(prefix), pattern) for pattern in _RECORDS]
-    paths = [path for pattern in patterns for path in glob.glob(pattern)]
-    return frozenset(map(os.path.basename, paths))
+    return frozenset(
+        name
+        for pattern, suffix in _RECORDS
+        for folder in glob.glob(os.path.join(glob.escape(prefix), pattern))
+        for name in os.listdir(folder)
+        if name.endswith(suffix)
+    )
 
 
 def changed_packages(prefix: str, state: Mapping[str, Any]) -> List[str]:
@@ -89,9 +93,13 @@ def has_runtime(prefix: str, folder: str, version: str) -> bool:
     info = os.path.join(_SITE_PACKAGES, f"{RUNTIME}-{version}.dist-info", "RECORD")
     for record in glob.glob(os.path.join(glob.escape(prefix), info)):
         with open(record, encoding="utf-8") as file:
-            rows = re.findall(rf"(?m)^({RUNTIME}/.*),sha256=.*,(\d+)\r?$", file.read())
-        return _package_files(folder) == set(rows)
+            return _package_files(folder) == _recorded_files(file.read())
     return False
+
+
+@lru_cache(maxsize=1)  # it is the same in many environments
+def _recorded_files(record: str) -> FrozenSet[Tuple[str, str]]:
+    return frozenset(re.findall(rf"(?m)^({RUNTIME}/.*),sha256=.*,(\d+)\r?$", record))
 
 
 def judge(prefix: str, folder: str = "") -> Tuple[str, str]:

@@ -38,7 +38,7 @@ def decode(kind: Any, value: Any, entry: str, skips_unknown: bool = False) -> An
     has no default. In this package annotations must be those that
     Python 3.8 can evaluate: List, not list.
     """
-    if kind is Any:
+    if kind is Any or kind is type(value) is str:
         return value
     if is_dataclass(kind):
         return _decode_object(kind, value, entry, skips_unknown)

@@ -29,6 +29,7 @@ def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The folder of a new user's records."""
     monkeypatch.setenv("PROVISION_CACHE", str(tmp_path / "cache"))
     (tmp_path / "cache").mkdir()
+    module._code.cache_clear()
     yield tmp_path / "cache" / "remembered"
     module._code.cache_clear()
 
