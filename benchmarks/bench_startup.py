@@ -1,6 +1,7 @@
 """CPU of the commands that should answer at once, over that of `python -c pass` in the same round: the median of
 these ratios, with the medians in seconds. Children count too. A build with nothing to do changes no product.
-Usage: python benchmarks/bench_startup.py   (makes or reuses the environment torch2.3-cuda12.1-py311 in ./.bench)
+Usage: python benchmarks/bench_startup.py [ENVIRONMENTS]   (in a ./.bench without more of them; makes or reuses
+torch2.3-cuda12.1-py311 there)
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 from measure import PROVISION, box, environment, seconds
 
 RUNS = 15
-ENVIRONMENTS = 20
+ENVIRONMENTS = int(sys.argv[1]) if len(sys.argv) > 1 else 20
 BARE = "bare interpreter"
 NAME = f"torch2.3-cuda12.1-py3{sys.version_info[1]}"
 
