@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 # PyYAML's C loader calls itself for every level. With a stack of 8 MB it was seen to crash the
-# process at 50,000 levels, not at 20,000; no document of ours has ten.
-MAX_DEPTH = 1000
+# process at 50,000 levels, not at 20,000; our own functions reach Python's limit between 480 and 900. No
+# document of ours has ten.
+MAX_DEPTH = 400
 # Nodes of a document with every alias written out. The largest lock that we have seen has 10,000; nine
 # levels of nine aliases each, 400 bytes, stand for 387 million.
 MAX_NODES = 1_000_000

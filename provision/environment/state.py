@@ -41,8 +41,11 @@ def quick_state(prefix: Prefix | None, folder: Path) -> EnvironmentState:
         return EnvironmentState(state="damaged", reason=f"{prefix.path} has no bin/python")
     path = str(prefix.path)
     state, reason = freshness.judge(path, str(folder))
-    is_other = state == "current" and not freshness.has_runtime(path, *RUNTIME)
-    if is_other and not freshness.read_marker(path).get("pack"):
+    if (
+        state == "current"
+        and not freshness.has_runtime(path, *RUNTIME)
+        and not freshness.read_marker(path).get("pack")
+    ):
         state, reason = (
             "stale",
             "installed by another version of provision, whose runtime package it has",

@@ -227,8 +227,7 @@ def compose(
 ) -> tuple[str, Lock]:
     """The text of a lock file, and the Lock that `read` would return for it at `path`."""
     document = _document(inputs, packages, python_from)
-    key = json.dumps(document).encode()
-    text = remembered("lock's text", path, key, lambda: _text(document))
+    text = remembered("lock's text", path, json.dumps(document).encode(), lambda: _text(document))
     content = text.encode()
     remembered("lock", path, content, lambda: _load(path, content))  # the next command reads it
     return text, _lock(_file(path, content, document), None)

@@ -94,8 +94,7 @@ class Templates:
         if path is not None or name not in REMEMBERED:
             return _rendered(path, name, values)
         key = f"{(TEMPLATES / f'{name}.j2').read_text(encoding='utf-8')}{values}".encode()
-        place = values.get("name")
-        return str(remembered(name, place, key, lambda: _rendered(None, name, values)))
+        return str(remembered(name, values.get("name"), key, lambda: _rendered(None, name, values)))
 
 
 # path: of a lab's template.

@@ -13,6 +13,7 @@ import os
 import re
 import sys
 from functools import lru_cache
+from itertools import islice
 from typing import Any, FrozenSet, List, Mapping, Tuple
 
 from .digests import read_marker as read_marker
@@ -55,7 +56,8 @@ def package_records(prefix: str) -> FrozenSet[str]:
         name
         for pattern, suffix in _RECORDS
         for folder in glob.glob(os.path.join(glob.escape(prefix), pattern))
-        for name in os.listdir(folder)
+        for _, folders, files in islice(os.walk(folder), 1)  # none of one that may not be read
+        for name in folders + files
         if name.endswith(suffix)
     )
 

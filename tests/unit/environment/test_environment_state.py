@@ -308,3 +308,14 @@ def test_verdicts_are_joined_where_they_agree(
 def test_a_table_wraps_its_last_column() -> None:
     text = table([("a", "one two three four five six seven")], ("name", "what"), width=30)
     assert text.splitlines() == ["name  what", "a     one two three four five", "      six seven"]
+
+
+def test_records_of_what_cannot_be_listed_are_none(tmp_path: Path) -> None:
+    """A file in a folder's place stands for a folder that another user may not read."""
+    (tmp_path / "lib" / "python3.11").mkdir(parents=True)
+    (tmp_path / "lib" / "python3.11" / "site-packages").touch()
+    assert freshness.package_records(str(tmp_path)) == frozenset()
+    for path in ("numpy-2.json", "history", "a-1.dist-info"):
+        (tmp_path / "conda-meta").mkdir(exist_ok=True)
+        (tmp_path / "conda-meta" / path).touch()
+    assert freshness.package_records(str(tmp_path)) == {"numpy-2.json"}

@@ -244,6 +244,21 @@ subdirs:
 """
 
 
+@pytest.mark.parametrize(("levels", "is_read"), [(300, True), (401, False), (900, False)])
+def test_a_deep_document_is_read_or_refused(tmp_path: Path, levels: int, is_read: bool) -> None:
+    deep = "{a: " * levels + "1" + "}" * levels
+    path = write(
+        tmp_path,
+        LOCK.replace("metadata:\n", f"metadata:\n  extra: {deep}\n").replace("SHA", "a" * 64),
+    )
+    assert f"extra: {deep}" in path.read_text()
+    if is_read:
+        lockfile.read_file(path)
+    else:
+        with pytest.raises(IntegrityError, match="nested too deeply"):
+            lockfile.read_file(path)
+
+
 def test_each_text_of_the_inputs_counts(tmp_path: Path) -> None:
     glibc = ("2.17", "2.28", "2.17")
     machines = [MACHINES.replace("2.17", version) for version in glibc]
