@@ -21,7 +21,6 @@ from pathlib import Path
 from provision.adapters import conda, uv
 from provision.adapters.http import sha256_of
 from provision.catalog import version_key
-from provision.channel.conda_package import write_conda_package
 from provision.core.atomic import remove_leftovers, replace_directory, staging_path
 from provision.core.dataclass import frozen
 from provision.core.errors import ToolMissing
@@ -165,6 +164,8 @@ def _assemble(name: str, version: str, files: Path, channel: Path, *, depends: l
         "subdir": PLATFORM,
         "timestamp": TIMESTAMP_MS,
     }
+    from provision.channel.conda_package import write_conda_package
+
     write_conda_package(package, files, index)
 
 

@@ -17,7 +17,7 @@ from provision.core.credentials import public_document
 from provision.core.paths import Folders, default_folders, make_private_directory
 
 # The code that makes results, and what it reads of ours.
-PARTS = ("core", "environment", "lockfile", "render", "schemas")
+PARTS = ("core", "environment", "lockfile", "render", "resolver", "schemas")
 
 
 def remembered(

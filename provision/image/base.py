@@ -51,7 +51,7 @@ class BaseImage:
 @cache
 def pinned(use: Use) -> str:
     """Our default image for a use, by its digest."""
-    row = {row["use"]: row for row in load("base_images.yml")["images"]}[use]
+    row = {row["use"]: row for row in load("base_images.json")["images"]}[use]
     return f"{row['reference']}@{row['digest']}"
 
 

@@ -61,7 +61,7 @@ class LayerGroup:
 # The base lies below all of them. A package belongs to the first group that matches it. The order
 # goes from what is large and changes least to what is small and changes most, because an engine
 # shares a layer between images only if all layers below it are the same.
-GROUPS = tuple(LayerGroup(**row) for row in load("layer_groups.yml"))
+GROUPS = tuple(LayerGroup(**row) for row in load("layer_groups.json")["groups"])
 LARGE = max(group.at_least for group in GROUPS)
 
 

@@ -17,6 +17,7 @@ from provision.core.credentials import credential_problems
 from provision.core.errors import InvalidSpec
 from provision.core.package_names import package_name
 from provision.core.platforms import PLATFORM, PLATFORMS, Platform
+from provision.core.remembered import remembered
 from provision.core.requirement_urls import source_address, source_packages
 from provision.core.schema import schema_error
 from provision.core.spec_fields import SPEC_KEYS, BuildSettings, Spec, SpecContent, SpecKey
@@ -62,7 +63,8 @@ def read(path: Path) -> dict[str, Any]:
         text = read_source(path)
     except YamlError as error:
         raise InvalidSpec(error.in_file(path)) from error
-    return parse(text, path)
+    content: dict[str, Any] = remembered("spec", path, text, lambda: parse(text, path))
+    return content
 
 
 def parse(text: bytes, path: Path) -> dict[str, Any]:

@@ -132,7 +132,7 @@ def test_repository_names() -> None:
 
 
 def test_bases_we_ship_are_pinned_and_sourced() -> None:
-    rows = load("base_images.yml")["images"]
+    rows = load("base_images.json")["images"]
     assert {row["use"] for row in rows} == {"base", "builder", "frontend"}
     for row in rows:
         assert DIGEST.fullmatch(row["digest"]) and "@" not in row["reference"] and row["source"]

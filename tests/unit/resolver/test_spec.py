@@ -78,6 +78,22 @@ def test_broken_yaml_names_the_file(tmp_path: Path, text: str) -> None:
         spec.read(write(tmp_path, text))
 
 
+def test_what_was_read_of_another_text_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cache").mkdir()
+    monkeypatch.setenv("PROVISION_CACHE", str(tmp_path / "cache"))
+    path = write(tmp_path, 'torch: "2.3"\npip: [einops]\nbuild: {x: {env: {N: "1.10"}}}\n')
+    for _ in range(2):
+        content = spec.read(path)
+        assert content["pip"] == ["einops"]
+        content["pip"].append("changed by the caller")
+    assert list((tmp_path / "cache" / "remembered").iterdir())
+    assert spec.read(write(tmp_path, 'torch: "2.4"\n')) == {"torch": "2.4"}
+    with pytest.raises(InvalidSpec):
+        spec.read(write(tmp_path, "torch: 2.4\n"))
+
+
 @pytest.mark.parametrize("text", ["", "- a\n", "just text\n", "42\n"])
 def test_not_a_mapping(tmp_path: Path, text: str) -> None:
     with pytest.raises(InvalidSpec, match="a spec is a mapping"):
