@@ -11,7 +11,6 @@ import io
 import json
 import os
 import re
-import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -235,7 +234,9 @@ def _wrapped(text: str, label_width: int) -> str:
     Elsewhere a line stays a line, so that it can be searched for."""
     if not sys.stderr.isatty():
         return text
-    width = min(shutil.get_terminal_size().columns, WIDEST)
+    from shutil import get_terminal_size
+
+    width = min(get_terminal_size().columns, WIDEST)
     lines = []
     for number, line in enumerate(text.splitlines()):
         label = " " * label_width if number == 0 else ""

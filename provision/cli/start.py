@@ -31,6 +31,9 @@ def main() -> None:
             completion.main(shell)
             return
     command_of_run(sys.argv[1:])
+    import gc
+
+    gc.set_threshold(100_000)  # what imports make, stays: looking for garbage in it takes 3 ms
     from provision.cli.main import main
 
     main()

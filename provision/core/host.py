@@ -4,11 +4,9 @@ that this process may use."""
 from __future__ import annotations
 
 import hashlib
-import hmac
 import math
 import os
 import re
-import shutil
 from functools import cache
 from pathlib import Path
 
@@ -77,7 +75,9 @@ def this_machine() -> HostGpus:
 
 def _ask_nvidia_smi(fields: str) -> str:
     """What nvidia-smi prints. Raises ToolMissing, TimedOut."""
-    if shutil.which("nvidia-smi") is None:
+    from shutil import which
+
+    if which("nvidia-smi") is None:
         raise ToolMissing("There is no nvidia-smi on this machine.")
     from provision.core.process import run
 
@@ -141,6 +141,8 @@ def _machine_id(root: Path) -> str:
         parts.append(_read_line(root / "proc/sys/kernel/random/boot_id"))
     if not parts[-1]:
         return UNKNOWN
+    import hmac
+
     return hmac.new("/".join(parts).encode(), APPLICATION, hashlib.sha256).hexdigest()[:32]
 
 

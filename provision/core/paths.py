@@ -7,6 +7,7 @@ import stat
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 
 from provision.core import project, settings
@@ -47,7 +48,7 @@ class Folders:
     templates: Path | None = None
     project: Path = Path()
 
-    @property
+    @cached_property
     def project_data(self) -> Path:
         return self.data / self.project
 
@@ -55,7 +56,7 @@ class Folders:
     def prefixes(self) -> Path:
         return self.project_data / "prefixes"
 
-    @property
+    @cached_property
     def images(self) -> Path:
         return self.project_data / "images"
 
@@ -75,20 +76,20 @@ class Folders:
 
     def smoke(self, name: str) -> Path:
         """What the latest smoke tests of an environment left: reports, logs."""
-        return self.project_data / "smoke" / name
+        return self.project_data.joinpath("smoke", name)
 
     def drift(self, name: str) -> Path:
         """The latest comparison of nodes with an environment: a file for each `--on`."""
-        return self.project_data / "drift" / name
+        return self.project_data.joinpath("drift", name)
 
     def passport(self, name: str) -> Path:
         """The folder with the passport of an environment: it is of this user's prefix and machine,
         and so is not in `envs`, which is shared."""
-        return self.project_data / "passports" / name
+        return self.project_data.joinpath("passports", name)
 
     def change(self, name: str) -> Path:
         """The journal of a change to an environment that is not finished."""
-        return self.project_data / "changes" / f"{name}.json"
+        return self.project_data.joinpath("changes", f"{name}.json")
 
     @property
     def pulled(self) -> Path:

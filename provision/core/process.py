@@ -176,7 +176,7 @@ def hold_signals() -> Iterator[None]:
         return
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     handlers = {number: handler for number, handler in handlers.items() if callable(handler)}
-    received: list[int] = []
+    received = []
     for number in handlers:
         signal.signal(number, lambda received_number, frame: received.append(received_number))
     try:

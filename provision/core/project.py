@@ -62,8 +62,9 @@ def _text(path: Path) -> str:
 
 def described_names(envs: Path) -> list[str]:
     """The environments in a folder; the virtual environments of others are none."""
-    paths = [path for file in ("spec.yml", "conda-lock.yml") for path in envs.glob(f"*/{file}")]
-    return sorted({path.parent.name for path in paths})
+    files = ("spec.yml", "conda-lock.yml")
+    folders = envs.glob("*")
+    return sorted(path.name for path in folders if any(os.access(path / f, os.F_OK) for f in files))
 
 
 def find_envs(start: Path) -> Path | None:
@@ -116,11 +117,14 @@ def recorded_projects(data: Path) -> dict[Path, Path]:
 def project_folder(data: Path, envs: Path) -> Path:
     """The folder of a project's products, below `data`: as recorded, else where they will be."""
     envs = Path(os.path.realpath(envs))
-    for folder, recorded_envs in recorded_projects(data).items():
-        if recorded_envs == envs:
-            return folder
     title = re.sub(r"[^A-Za-z0-9._-]+", "-", project_title(envs))[:TITLE_LENGTH].strip("-.")
     key = hashlib.sha256(os.fsencode(envs)).hexdigest()[:8]
     folder = Path(PROJECTS, f"{title or 'root'}-{key}")
+    record = data / folder / RECORD
+    if record.exists() and _text(record) == str(envs):
+        return folder
+    for other, recorded_envs in recorded_projects(data).items():
+        if recorded_envs == envs:
+            return other
     # The products of a project that was here and moved away stay where they are.
-    return folder.with_name(f"{folder.name}-new") if (data / folder / RECORD).exists() else folder
+    return folder.with_name(f"{folder.name}-new") if record.exists() else folder

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,7 +38,9 @@ def tool_without_space(output: str, folder: Path | None = None) -> NoSpace | Non
 
 def require_space(folder: Path, size: int, purpose: str, advice: str) -> None:
     """Raise NoSpace if a folder's disk has fewer bytes free."""
-    free = shutil.disk_usage(folder).free
+    from shutil import disk_usage
+
+    free = disk_usage(folder).free
     if free < size:
         raise NoSpace(
             f"{purpose} needs about {format_bytes(size)} in {folder}, where {format_bytes(free)} are "
@@ -117,6 +117,8 @@ def from_system(error: OSError, path: Path | None = None) -> ProvisionError:
 
 def require_address_space() -> None:
     """Raise SystemRefused where solvers and installers, which are not ours, would abort."""
+    import resource
+
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY and limit < ADDRESS_SPACE:
         raise SystemRefused(

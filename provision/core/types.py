@@ -172,7 +172,7 @@ class Prefix:
 
     @property
     def python(self) -> Path:
-        return self.path / "bin" / "python"
+        return self.path.joinpath("bin", "python")
 
 
 @frozen

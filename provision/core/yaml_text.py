@@ -109,7 +109,7 @@ class YamlLines:
             children = node.value
             if node.id == "mapping":
                 children = [value for _, value in node.value]
-                keys: set[str] = set()
+                keys = set()
                 for key, _ in node.value:
                     if key.value in keys:
                         yield key.start_mark.line + 1, f"`{key.value}` is repeated."

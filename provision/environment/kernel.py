@@ -7,12 +7,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from provision.core.atomic import atomic_write
+from provision.core.atomic import atomic_write, remove_tree
 from provision.core.dataclass import frozen
 from provision.core.errors import InUse
 from provision.core.records import parse_record
@@ -20,7 +19,6 @@ from provision.core.settings import xdg_folder
 from provision.core.similar_names import did_you_mean
 from provision.core.types import Kernel, Prefix, Resolution
 from provision.environment import marker
-from provision.environment.activation import activation_variables
 
 LAUNCHER = "ipykernel"  # the package with which Jupyter starts an environment
 # An extension of IPython, which says in the first cell if the environment is not up to date.
@@ -79,6 +77,8 @@ def _is_of_other_project(present: Path, prefix: Path) -> bool:
 
 
 def kernel_spec(prefix: Prefix, display_name: str) -> KernelSpec:
+    from provision.environment.activation import activation_variables
+
     argv = (str(prefix.python), "-m", "ipykernel_launcher", "-f", "{connection_file}")
     owner = KernelOwner(name=prefix.name, lock_sha256=prefix.lock_sha256)
     return KernelSpec(
@@ -170,7 +170,7 @@ def find(name: str, prefix: Path | None = None) -> Kernel:
 def remove(name: str, prefix: Path | None = None) -> Path:
     """Remove a kernel that provision created, see `find`; returns its former folder."""
     path = find(name, prefix).path
-    shutil.rmtree(path)
+    remove_tree(path)
     return path
 
 
@@ -178,7 +178,7 @@ def remove_kernel_of(prefix: Prefix) -> bool:
     """Remove this prefix's kernel. Returns whether there was one."""
     kernels = [kernel for kernel in list_kernels() if kernel.prefix == prefix.path]
     for kernel in kernels:
-        shutil.rmtree(kernel.path)
+        remove_tree(kernel.path)
     return bool(kernels)
 
 

@@ -51,7 +51,7 @@ def write(prefix: Path, marker: Marker) -> None:
 def read(prefix: Path) -> Marker | None:
     """The marker of a prefix; None for a folder that is no complete prefix of ours."""
     try:
-        return parse_record(Marker, (prefix / MARKER).read_text(encoding="utf-8"))
+        return parse_record(Marker, (prefix / MARKER).read_bytes())
     except (OSError, ValueError):
         return None
 

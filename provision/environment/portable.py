@@ -104,7 +104,7 @@ def _normalize_permissions(tree: Path, final: PurePosixPath) -> None:
 
     Files may be hard links into the caches of conda and uv, which must stay as they are.
     """
-    visited_inodes: set[int] = set()
+    visited_inodes = set()
     for path in _files(tree):
         status = path.lstat()
         if stat.S_ISLNK(status.st_mode):

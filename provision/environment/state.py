@@ -6,8 +6,10 @@ request every file, and takes longer.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import provision_runtime
 from provision.core.dataclass import frozen
@@ -30,22 +32,24 @@ class EnvironmentState:
     reason: str = ""
 
 
-def quick_state(prefix: Prefix | None, folder: Path) -> EnvironmentState:
+def quick_state(
+    prefix: Prefix | None, folder: Path, marker: Mapping[str, Any] | None = None
+) -> EnvironmentState:
     """The state of an environment, by the digests of its lock and spec.yml, the names of what is
-    installed, and the sizes of the runtime package's files. folder: the environment's, under envs."""
+    installed, and the sizes of the runtime package's files.
+
+    folder: the environment's, under envs. marker: the content of the prefix's, if it was read already.
+    """
     if prefix is None:
         if (folder / LOCK).exists():
             return EnvironmentState(state="not installed", reason="locked, not installed here")
         return EnvironmentState(state="not installed", reason="neither locked nor installed here")
-    if not prefix.python.exists():
+    if not os.access(prefix.python, os.F_OK):
         return EnvironmentState(state="damaged", reason=f"{prefix.path} has no bin/python")
     path = str(prefix.path)
-    state, reason = freshness.judge(path, str(folder))
-    if (
-        state == "current"
-        and not freshness.has_runtime(path, *RUNTIME)
-        and not freshness.read_marker(path).get("pack")
-    ):
+    marker = marker or freshness.read_marker(path)
+    state, reason = freshness.judge(path, str(folder), marker)
+    if state == "current" and not freshness.has_runtime(path, *RUNTIME) and not marker.get("pack"):
         state, reason = (
             "stale",
             "installed by another version of provision, whose runtime package it has",

@@ -18,6 +18,7 @@ from provision.core.types import Prefix
 from provision.environment import kernel as kernels
 from provision.environment import marker
 from provision.environment import passport as passports
+from provision.environment.marker import Marker
 from provision.environment.state import EnvironmentState, State, quick_state
 from provision.workflow.change_journal import is_unfinished
 from provision.workflow.context import Context
@@ -72,18 +73,18 @@ class Environment:
 
 def environments(context: Context) -> list[Environment]:
     """Every environment of the envs folder, and every prefix of this user, by name."""
-    installed: dict[str, tuple[Prefix | None, int]] = {}
+    installed: dict[str, tuple[Prefix, Marker]] = {}
     for name, path in prefix_registry.list_prefixes(context.folders).items():
-        prefix, size = _installed(name, path)
-        if prefix is not None:
-            installed[name] = prefix, size
+        present = marker.read(path)
+        if present is not None and present.name == name:
+            installed[name] = present.prefix(path), present
     described = described_names(context.folders.envs)
     with_kernel = {kernel.prefix for kernel in kernels.list_kernels()}
     rows = []
     for name in sorted({*described, *installed}):
-        prefix, size = installed.get(name, (None, 0))
+        prefix, present = installed.get(name, (None, None))
         has_kernel = prefix is not None and prefix.path in with_kernel
-        rows.append(_environment(context, name, prefix, size, has_kernel=has_kernel))
+        rows.append(_environment(context, name, prefix, present, has_kernel=has_kernel))
     return rows
 
 
@@ -95,16 +96,13 @@ def environments_of_all(context: Context) -> list[Environment]:
     return rows
 
 
-def _installed(name: str, path: Path) -> tuple[Prefix | None, int]:
-    """The prefix of that name at a path, and its size when it was installed."""
-    present = marker.read(path)
-    if present is None or present.name != name:
-        return None, 0
-    return present.prefix(path), present.size
-
-
 def _environment(
-    context: Context, name: str, prefix: Prefix | None, size: int, *, has_kernel: bool
+    context: Context,
+    name: str,
+    prefix: Prefix | None,
+    recorded: Marker | None,
+    *,
+    has_kernel: bool,
 ) -> Environment:
     folder = context.folders.envs / name
     passport: Passport | None = None
@@ -114,7 +112,7 @@ def _environment(
     except IntegrityError as error:
         context.progress.warn(error.message)
         smoke, verdicts = UNREADABLE, ()
-    state = quick_state(prefix, folder)
+    state = quick_state(prefix, folder, vars(recorded) if recorded else None)
     if is_unfinished(context.folders, name):
         reason = f"a change is running, or was killed: `provision build {name}` undoes it"
         state = EnvironmentState(state="stale", reason=reason)
@@ -122,16 +120,17 @@ def _environment(
     if prefix is not None:
         installed_at = (prefix.path / marker.MARKER).stat().st_mtime
     layout = context.folders.images / name
+    image = image_state(layout, prefix, passport)
     return Environment(
         project=project_root(context.folders.envs),
         name=name,
         prefix=prefix.path if prefix else None,
         state=state.state,
         reason=state.reason,
-        size=size or None,
+        size=(recorded.size or None) if recorded else None,
         installed_at=installed_at,
-        image=image_state(layout, prefix, passport),
-        image_size=disk_usage.measure(layout).size,
+        image=image,
+        image_size=disk_usage.measure(layout).size if image else 0,
         kernel=has_kernel,
         smoke=smoke,
         verdicts=verdicts,

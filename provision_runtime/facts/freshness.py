@@ -7,14 +7,13 @@ as an extension of IPython: the first cell of a session prints a notice. Reads a
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import os
 import re
 import sys
+from contextlib import suppress
 from functools import lru_cache
-from itertools import islice
-from typing import Any, FrozenSet, List, Mapping, Tuple
+from typing import Any, FrozenSet, List, Mapping, Optional, Tuple
 
 from .digests import read_marker as read_marker
 
@@ -22,8 +21,6 @@ RUNTIME = "provision_runtime"
 # Code and its tables. Files that an editor or an interpreter leaves next to them are not part of
 # the package.
 PACKAGE_SUFFIXES = (".py", ".json", ".typed")
-_SITE_PACKAGES = os.path.join("lib", "python3*", "site-packages")
-_RECORDS = (("conda-meta", ".json"), (_SITE_PACKAGES, ".dist-info"))
 _SHOWN_PACKAGES = 3
 # The states of which a command or a kernel that starts warns.
 NOTICED = ("differs", "stale")
@@ -52,14 +49,22 @@ def _sha256(path: str, left_out: bytes = b"") -> str:
 
 def package_records(prefix: str) -> FrozenSet[str]:
     """The names of the records of all packages in a prefix, conda's and wheels'."""
-    return frozenset(
-        name
-        for pattern, suffix in _RECORDS
-        for folder in glob.glob(os.path.join(glob.escape(prefix), pattern))
-        for _, folders, files in islice(os.walk(folder), 1)  # none of one that may not be read
-        for name in folders + files
-        if name.endswith(suffix)
-    )
+    wheels = [name for folder in _site_packages(prefix) for name in _names(folder, ".dist-info")]
+    return frozenset(wheels + _names(os.path.join(prefix, "conda-meta"), ".json"))
+
+
+def _site_packages(prefix: str) -> List[str]:
+    lib = os.path.join(prefix, "lib")
+    pythons = [name for name in _names(lib) if name.startswith("python3")]
+    return [os.path.join(lib, name, "site-packages") for name in pythons]
+
+
+def _names(folder: str, suffix: str = "") -> List[str]:
+    """The names in a folder that end so; none of one that may not be read."""
+    try:
+        return [name for name in os.listdir(folder) if name.endswith(suffix)]
+    except OSError:
+        return []
 
 
 def changed_packages(prefix: str, state: Mapping[str, Any]) -> List[str]:
@@ -92,25 +97,30 @@ def _package_files(folder: str) -> FrozenSet[Tuple[str, str]]:
 def has_runtime(prefix: str, folder: str, version: str) -> bool:
     """Whether a prefix holds the runtime package of `folder`, by its version and the sizes of its
     files: none but a list is read."""
-    info = os.path.join(_SITE_PACKAGES, f"{RUNTIME}-{version}.dist-info", "RECORD")
-    for record in glob.glob(os.path.join(glob.escape(prefix), info)):
-        with open(record, encoding="utf-8") as file:
-            return _package_files(folder) == _recorded_files(file.read())
+    for packages in _site_packages(prefix):
+        record = os.path.join(packages, f"{RUNTIME}-{version}.dist-info", "RECORD")
+        with suppress(OSError), open(record, "rb") as file:
+            return _lists_package(file.read(), folder)
     return False
 
 
 @lru_cache(maxsize=1)  # it is the same in many environments
-def _recorded_files(record: str) -> FrozenSet[Tuple[str, str]]:
-    return frozenset(re.findall(rf"(?m)^({RUNTIME}/.*),sha256=.*,(\d+)\r?$", record))
+def _lists_package(record: bytes, folder: str) -> bool:
+    text = record.decode(errors="replace")
+    recorded = re.findall(rf"(?m)^({RUNTIME}/.*),sha256=.*,(\d+)\r?$", text)
+    return _package_files(folder) == frozenset(recorded)
 
 
-def judge(prefix: str, folder: str = "") -> Tuple[str, str]:
+def judge(
+    prefix: str, folder: str = "", state: Optional[Mapping[str, Any]] = None
+) -> Tuple[str, str]:
     """The state of a prefix, `current`, `differs`, `stale` or `no lock`, with its reason.
 
-    folder: the environment's, by default the one that it was installed from. A file that was changed
+    folder: the environment's, by default the one that it was installed from. state: what the prefix
+    recorded of itself, if it was read already. A file that was changed
     in place is not noticed: `provision env diff NAME --deep` reads all.
     """
-    state = read_marker(prefix)
+    state = state or read_marker(prefix)
     folder = folder or str(state.get("folder"))
     if packages := changed_packages(prefix, state):
         more = len(packages) - _SHOWN_PACKAGES

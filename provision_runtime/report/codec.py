@@ -38,7 +38,7 @@ def decode(kind: Any, value: Any, entry: str, skips_unknown: bool = False) -> An
     has no default. In this package annotations must be those that
     Python 3.8 can evaluate: List, not list.
     """
-    if kind is Any or kind is type(value) is str:
+    if kind is Any or kind is type(value):
         return value
     if is_dataclass(kind):
         return _decode_object(kind, value, entry, skips_unknown)
@@ -61,6 +61,8 @@ def decode(kind: Any, value: Any, entry: str, skips_unknown: bool = False) -> An
     if kind is Path and isinstance(value, str):
         return Path(value)
     if origin in (list, tuple) and isinstance(value, list):
+        if arguments[0] is str and {*map(type, value)} == {str}:
+            return origin(value)
         return origin(
             decode(arguments[0], item, f"{entry}[{at}]", skips_unknown)
             for at, item in enumerate(value)

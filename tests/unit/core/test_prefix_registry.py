@@ -14,6 +14,7 @@ from provision.core.prefix_registry import (
     prefix_paths,
     record_prefix,
 )
+from provision.core.project import described_names, project_folder
 
 
 @pytest.fixture
@@ -47,3 +48,31 @@ def test_variables_move_the_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     folders = default_folders()
     assert (folders.data, folders.envs) == (tmp_path / "d", tmp_path / "e")
     assert default_folders(tmp_path / "f").envs == tmp_path / "f"
+
+
+def test_a_projects_products_stay_where_they_were_made(tmp_path: Path) -> None:
+    """Also of one that was moved; and another at its former place gets a folder of its own."""
+    data, envs, moved = tmp_path / "data", tmp_path / "lab" / "envs", tmp_path / "lab2" / "envs"
+    usual = project_folder(data, envs)
+    record = data / usual / "project"
+    record.parent.mkdir(parents=True)
+    for other in range(3):
+        (data / "projects" / f"a{other}").mkdir()
+        (data / "projects" / f"a{other}" / "project").write_text(f"/srv/{other}/envs")
+    record.write_text(str(envs))
+    assert project_folder(data, envs) == usual
+    record.write_text(str(moved))
+    assert project_folder(data, moved) == usual
+    assert project_folder(data, envs) == usual.with_name(f"{usual.name}-new")
+    assert project_folder(data, Path("/srv/2/envs")) == Path("projects/a2")
+
+
+def test_described_are_folders_with_a_spec_or_a_lock(tmp_path: Path) -> None:
+    assert described_names(tmp_path / "absent") == []
+    for name in ("b/spec.yml", "a/conda-lock.yml", "c/pyvenv.cfg", ".d/spec.yml"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).touch()
+    (tmp_path / "file").touch()
+    (tmp_path / "e").mkdir()
+    (tmp_path / "e" / "spec.yml").symlink_to("absent")
+    assert described_names(tmp_path) == [".d", "a", "b"]

@@ -145,7 +145,7 @@ def test_a_changed_spec_is_stale_until_it_is_recorded(
     assert (prefix.path / marker.MARKER).stat().st_mtime == installed_at
 
 
-@pytest.mark.parametrize("change", ["version", "size", "missing"])
+@pytest.mark.parametrize("change", ["version", "size", "missing", "unreadable"])
 def test_the_runtime_package_of_another_provision_is_stale(
     prefix: Prefix, lock_path: Path, change: str
 ) -> None:
@@ -153,6 +153,9 @@ def test_the_runtime_package_of_another_provision_is_stale(
     info = next(site.glob("provision_runtime-*.dist-info"))
     if change == "version":
         info.rename(site / "provision_runtime-0.0.1.dist-info")
+    elif change == "unreadable":
+        (info / "RECORD").rename(info / "moved")
+        (info / "RECORD").mkdir()  # root may read every file
     else:
         record = (info / "RECORD").read_text().splitlines()
         record[-1] = f"{record[-1]}0"
