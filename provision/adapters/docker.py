@@ -211,7 +211,7 @@ def load_archive(client: Client, archive: Iterator[bytes], name: str) -> list[st
     name: of the image, for errors. An engine with containerd's image store keeps an image that it could not unpack, and answers with
     success (moby/moby, daemon/containerd/image_exporter.go). Such an image is removed, and an error.
     """
-    loaded: list[str] = []
+    loaded = []
     with engine_errors(f"load {name}"):
         for row in client.api.load_image(archive):
             text = str(row.get("stream") or "").strip()

@@ -116,7 +116,7 @@ def work_tree(folder: Path) -> WorkTree:
             f"are code: {error.tail.strip()}.",
             advice="`git init`, `git add` the code and `git commit` it; or name another folder.",
         ) from error
-    files: list[str] = []
+    files = []
     changed: list[str] = []
     untracked: list[str] = []
     for row in rows:

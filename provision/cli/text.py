@@ -69,9 +69,11 @@ def environment_lines(
             row["prefix"] = str(environment.prefix or "-")
         cells.append(row)
     lines = [table([list(row.values()) for row in cells], list(cells[0]), width=width), ""]
-    for environment in environments:
-        if environment.reason and environment.state != "not installed":
-            lines.append(f"{environment.name}: {environment.reason}")
+    lines += [
+        f"{environment.name}: {environment.reason}"
+        for environment in environments
+        if environment.reason and environment.state != "not installed"
+    ]
     total = sum(environment.size or 0 for environment in environments)
     images = sum(environment.image_size for environment in environments)
     text = format_count(len(environments), "environment")

@@ -148,9 +148,9 @@ def _judge_failure(node: Node, failure: NodeFailure) -> NodeFitness:
 
 def _judge_kubernetes(node: Node, facts: KubernetesNode, needs: EnvironmentNeeds) -> NodeFitness:
     """Images bring their own glibc and store, so only these matter."""
+    conditions = (*([] if node.responds else [node.state]), *facts.faults)
     problems = [*_arch_problems(facts.arch, needs)]
-    for condition in (*([] if node.responds else [node.state]), *facts.faults):
-        problems.append(_problem("not-ready", f"Kubernetes says {condition}"))
+    problems += [_problem("not-ready", f"Kubernetes says {condition}") for condition in conditions]
     if facts.driver:
         problems += _driver_problems(needs, facts.driver, PLATFORMS.get(facts.arch))
     driver = f"driver {facts.driver}" if facts.driver else ""

@@ -121,8 +121,10 @@ def explicit(lock: LockFile, entries: Sequence[LockedPackage], platform: str) ->
     content_hash = lock.content_hash.get(platform)
     lines = [f"# platform: {platform}", f"# input_hash: {content_hash}", "@EXPLICIT"]
     conda_entries = {entry.name: entry for entry in entries if entry.manager == "conda"}
-    for entry in _in_order_of_installation(conda_entries):
-        lines.append(f"{entry.url}#{entry.md5}" if entry.md5 else entry.url)
+    lines += [
+        f"{entry.url}#{entry.md5}" if entry.md5 else entry.url
+        for entry in _in_order_of_installation(conda_entries)
+    ]
     for entry in entries:
         if entry.manager == "pip":
             checksum = f"#sha256={entry.sha256}" if entry.sha256 else ""

@@ -48,7 +48,7 @@ Condition = list[list[Statement]]
 def statements(file: str, text: str, selection: Selection) -> list[Statement]:
     """What a Dockerfile, a definition of Apptainer or a shell script states."""
     variables: dict[str, str] = {}
-    stages: set[str] = set()
+    stages = set()
     conditions: list[Condition] = []
     open_conditions: list[Condition] = []
     result: list[Statement] = []

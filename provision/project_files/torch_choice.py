@@ -24,7 +24,7 @@ def decide_torch(request: Request, torch: Sequence[Package], companions: Sequenc
     releases, choice = catalog.releases(), request.choices.torch
     allowed = (_matching(choice) or [choice]) if choice else list(releases)
     narrowing = Narrowing(request, allowed, is_open=not choice)
-    clauses: list[str] = []
+    clauses = []
     for package in torch:
         if package.channel in sources.names():
             request.content["source"] = package.channel
@@ -117,7 +117,7 @@ def _expression(package: Package) -> str:
 @cache
 def _matching(expression: str) -> list[str]:
     """The releases that an expression means, oldest first."""
-    versions: list[str] = []
+    versions = []
     for alternative in expression.split("|"):
         text = re.sub(r"^={0,2}([\d.]+?)(?:\.\*)?$", r"\1", alternative)
         try:

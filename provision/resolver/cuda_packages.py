@@ -27,9 +27,9 @@ def warnings(spec: Spec, candidate: Candidate) -> Iterator[Choice]:
     if candidate.cuda is None:
         return
     major = candidate.cuda.split(".")[0]
-    mismatched: list[str] = []
-    proposals: list[str] = []
-    sources: list[str] = []
+    mismatched = []
+    proposals = []
+    sources = []
     for requirement in applicable(spec):
         package_major = _cuda_of(requirement)
         if package_major is None or package_major == major:

@@ -26,16 +26,15 @@ class Explanation:
 def explain(spec: Spec, machine: HostGpus | None = None) -> Explanation:
     """Resolve a spec and explain the result. Raises the errors of `resolve`."""
     resolution, matching_rules = decide(spec, machine or HostGpus())
-    rules = []
-    for rule in matching_rules:
-        rules.append(
-            Choice(
-                what=rule.id,
-                value=rule.requirement or rule.consequence,
-                reason=rule.reason,
-                source=rule.source,
-            )
+    rules = [
+        Choice(
+            what=rule.id,
+            value=rule.requirement or rule.consequence,
+            reason=rule.reason,
+            source=rule.source,
         )
+        for rule in matching_rules
+    ]
     return Explanation(
         name=resolution.spec.name,
         choices=resolution.choices,

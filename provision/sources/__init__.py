@@ -61,8 +61,7 @@ def candidates_of(version: str) -> tuple[Candidate, ...]:
     for_gpus, for_cpus = [], []
     for source in REGISTRY:
         builds = source.builds(release)
-        for build in builds:
-            for_gpus.append(Candidate(release=release, source=source, build=build))
+        for_gpus += [Candidate(release=release, source=source, build=build) for build in builds]
         if builds:
             for_cpus.append(Candidate(release=release, source=source, build=None))
     for_gpus.sort(key=lambda candidate: version_key(candidate.cuda or "0"), reverse=True)

@@ -24,7 +24,7 @@ NOT_OURS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT)
 def settle(folders: Folders) -> tuple[Folders, list[str]]:
     """The folders of the project, also where it was moved; and a line that says so. Does nothing where
     this user may not write."""
-    notes: list[str] = []
+    notes = []
     recorded = recorded_projects(folders.data)
     try:
         for project, envs in recorded.items() if folders.project not in recorded else ():

@@ -72,7 +72,7 @@ def prepare(
     for entry in entries:
         if entry.kind == "constraint" and entry.requirement and entry.requirement.specifier:
             limits.setdefault(_key(entry.requirement), []).append(entry.requirement.specifier)
-    pip: list[str] = []
+    pip = []
     sources: dict[str, list[str]] = {"extra-index": [], "find-links": []}
     wheels: dict[str, bytes] = {}
     for entry in entries:

@@ -30,9 +30,10 @@ def keys(machine: Machine) -> Findings:
     folder = f"{machine.home}/.ssh"
     if not machine.path(folder).is_dir():
         return
-    rows = []
-    for path in (machine.home, folder, f"{folder}/authorized_keys"):
-        rows.append((path, WRITABLE_FOR_ANYBODY, "chmod go-w", f"others may write {path}"))
+    rows = [
+        (path, WRITABLE_FOR_ANYBODY, "chmod go-w", f"others may write {path}")
+        for path in (machine.home, folder, f"{folder}/authorized_keys")
+    ]
     for file in machine.glob(folder, "*"):
         path = machine.name(file)
         if file.is_file() and PRIVATE_KEY in read_text(file)[:100].partition("\n")[0]:

@@ -90,7 +90,7 @@ def prefix_digests(
             digest.update(os.fsencode(f"{path}\0{files[path]}\n"))
         version, kind = distribution.version, distribution.kind
         distributions[name] = {"version": version, "kind": kind, "digest": digest.hexdigest()}
-        root.update("\0".join((name, version, kind, digest.hexdigest())).encode() + b"\n")
+        root.update(f"{name}\0{version}\0{kind}\0{digest.hexdigest()}\n".encode())
     return {
         "deep": deep,
         "distributions": distributions,

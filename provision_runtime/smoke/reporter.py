@@ -45,12 +45,12 @@ def with_pending(
 ) -> list[model.ReportedPhase]:
     """Unfinished phases are unknown, so that a report whose writer was killed never looks like a
     success."""
-    phases = list(finished)
     finished_names = {phase.name for phase in finished}
-    for name in planned:
-        if name not in finished_names:
-            phases.append(model.ReportedPhase(name, model.UNKNOWN, 0.0, NOT_FINISHED, {}, []))
-    return phases
+    pending = [name for name in planned if name not in finished_names]
+    return [
+        *finished,
+        *(model.ReportedPhase(name, model.UNKNOWN, 0.0, NOT_FINISHED, {}, []) for name in pending),
+    ]
 
 
 def first_pending(report: model.Report) -> str | None:

@@ -56,7 +56,7 @@ def package_sources(request: ResolveRequest) -> PackageSources:
     that fits, and Unreachable if it cannot be read.
     """
     requested: dict[str, SpecifierSet] = {}
-    by_url: set[str] = set()
+    by_url = set()
     for requirement in map(Requirement, request.requirements):
         canonical = canonicalize_name(requirement.name)
         requested[canonical] = requirement.specifier

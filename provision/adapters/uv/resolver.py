@@ -235,7 +235,7 @@ def _needed_wheels(request: ResolveRequest, dependencies: Dependencies) -> set[s
     packages nor what only those require as wheels (conda's pytorch brings its own CUDA, not the
     NVIDIA wheels)."""
     provided = {canonicalize_name(name) for name in request.provided}
-    needed: set[str] = set()
+    needed = set()
     pending = [package_name(text) for text in request.requirements]
     while pending:
         name = pending.pop()

@@ -163,8 +163,8 @@ def _fetch(
 def write_descriptions(folder: Path, packages: Mapping[str, LockedPackage]) -> None:
     """Write repodata, index and addresses for files that are in the folder. What earlier runs wrote
     of others stays."""
-    channels: set[str] = set()
-    addresses: set[str] = set()
+    channels = set()
+    addresses = set()
     links: dict[str, set[str]] = {}
     for path, package in packages.items():
         addresses.add(_address(without_login(package.url), quote(path)))

@@ -82,10 +82,12 @@ def compare(nodes: Mapping[str, DriftFacts]) -> tuple[list[DriftFact], dict[str,
     titles = [(group, *row) for group, rows in TITLES.items() for row in rows.items()]
     names = {name for node in nodes.values() for name in (*node["facts"], *node["unread"])}
     for prefix, group in ((SETTING, SETTINGS), (DISTRIBUTION, DISTRIBUTIONS)):
-        for name in sorted(names):
-            if name.startswith(prefix):
-                # Without the parentheses of `(other files)`.
-                titles.append((group, name, name.removeprefix(prefix).strip("()")))
+        # Without the parentheses of `(other files)`.
+        titles += [
+            (group, name, name.removeprefix(prefix).strip("()"))
+            for name in sorted(names)
+            if name.startswith(prefix)
+        ]
     compared: list[DriftFact] = []
     described: dict[str, DriftNode] = {node: {"name": node, "verdict": "same"} for node in nodes}
     for group, name, title in titles:

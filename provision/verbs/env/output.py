@@ -14,7 +14,7 @@ def tree_lines(roots: Sequence[TreeNode], *, width: int | None) -> list[str]:
 
     width: of the terminal. A longer line is cut: `provision matrix explain` has the whole reasons.
     """
-    lines: list[str] = []
+    lines = []
     for root in roots:
         lines.append(_node_text(root))
         lines += _branches(root.children, "")

@@ -76,7 +76,7 @@ def push_image(
                 f"{format_bytes(plain)}"
             )
         pushed = registries.push_image(packed, reference, context.progress)
-        attached: list[str] = []
+        attached = []
         if key is not None:
             registries.sign_image(reference, packed.manifest_digest, key)
             attached.append(f"signature by {key.path.name}")

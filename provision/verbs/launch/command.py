@@ -215,7 +215,7 @@ def log(
     from provision.verbs.launch.jobs import show_log
 
     engine, selection = _engine_of_job(envs, options, job)
-    texts: list[str] = []
+    texts = []
 
     def show(text: str) -> None:
         if console.as_json:

@@ -74,8 +74,8 @@ def export_lock(
     name = name or path.stem
     platforms = locks.export_platforms(lock, kind, platform)
     text = locks.export_lock(lock, name, kind, *platforms)
-    left_out: list[str] = []
-    notes: list[str] = []
+    left_out = []
+    notes = []
     for exported_platform in platforms:
         omitted, platform_notes = locks.omitted_entries(lock, kind, exported_platform)
         left_out += [f"{entry.name} {entry.version}" for entry in omitted]

@@ -28,10 +28,11 @@ def preview_lines(preview: LockPreview) -> list[str]:
 
 def verify_lines(reports: Sequence[VerifyReport]) -> list[str]:
     """One finding per line, then a line for each lock."""
-    lines = []
-    for report in reports:
-        for finding in report.findings:
-            lines.append(f"{report.lock}: {finding.platform} {finding.package} {finding.message}")
+    lines = [
+        f"{report.lock}: {finding.platform} {finding.package} {finding.message}"
+        for report in reports
+        for finding in report.findings
+    ]
     for report in reports:
         count = len(report.findings)
         verdict = "nothing wrong"

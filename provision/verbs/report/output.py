@@ -30,8 +30,10 @@ def passport_lines(passport: Mapping[str, Any], *, width: int | None) -> list[st
         text = f"not the environment as it is now: {passport['outdated']}"
         lines += wrap(f"{text}; `provision build {name}` writes a new one", width)
     rows = [(row["what"], f"{row['value']}: {row['reason']}") for row in passport["reasons"]]
-    for row in passport.get("warnings", ()):
-        rows.append((f"warning {row['what']}", f"{row['reason']}. {row['value']}"))
+    rows += [
+        (f"warning {row['what']}", f"{row['reason']}. {row['value']}")
+        for row in passport.get("warnings", ())
+    ]
     lines += ["", table(rows, ("choice", "value and reason"), width=width), ""]
     document = cast(Passport, passport)
     made = products(document).items()

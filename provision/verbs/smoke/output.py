@@ -18,7 +18,7 @@ from provision_runtime.report.text import format_count
 
 def smoke_nodes_lines(result: NodesResult, width: int | None = None) -> list[str]:
     setting = [format_count(len(result.tested), "node")]
-    phases: list[str] = []
+    phases = []
     whole = result.whole
     if whole is not None:
         setting.append(format_count(sum(map(len, whole.ranks.values())), "rank"))

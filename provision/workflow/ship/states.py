@@ -80,7 +80,7 @@ def expand_waves(texts: Sequence[str], nodes: Nodes) -> tuple[str, ...]:
 
     Raises InvalidSpec for a text that is none of these, and for a place where no node stands.
     """
-    waves: list[str] = []
+    waves = []
     for text in map(str.strip, texts):
         if text in ("racks", "zones"):
             kind = text.removesuffix("s")

@@ -139,18 +139,17 @@ def _state(name: str, whole: GroupResult, isolation: Isolation | None) -> NodeSt
 def document(result: NodesResult) -> dict[str, object]:
     """The report, by provision/schemas/smoke-nodes.schema.json."""
     isolation, whole = result.isolation, result.whole
-    tests = []
-    for tested in result.rounds:
-        for group in tested.results.values():
-            tests.append(
-                {
-                    "purpose": tested.purpose,
-                    "nodes": group.group,
-                    "verdict": group.verdict,
-                    "problem": group.problem,
-                    "findings": [asdict(finding) for finding in group.findings],
-                }
-            )
+    tests = [
+        {
+            "purpose": tested.purpose,
+            "nodes": group.group,
+            "verdict": group.verdict,
+            "problem": group.problem,
+            "findings": [asdict(finding) for finding in group.findings],
+        }
+        for tested in result.rounds
+        for group in tested.results.values()
+    ]
     content = {
         "schema": SCHEMA,
         "kind": KIND,
