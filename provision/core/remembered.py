@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from provision import __version__
 from provision.core.atomic import atomic_write
 from provision.core.credentials import public_document
 from provision.core.paths import Folders, default_folders, make_private_directory
@@ -56,11 +57,13 @@ def remembered(
 def _stamp(content: bytes, text: str) -> str:
     """A hash of all that decides about a result, and of the result."""
     digest = hashlib.sha256(content).hexdigest()
-    return hashlib.sha256(f"{_code()} {digest} {text}".encode()).hexdigest()
+    return hashlib.sha256(f"{__version__} {_code()} {digest} {text}".encode()).hexdigest()
 
 
 @cache
 def _code() -> int:
-    """When the files of PARTS were written, as this process first finds them."""
-    files = (file for part in PARTS for file in os.scandir(Path(__file__).parents[1] / part))
-    return sum(file.stat().st_mtime_ns for file in files if file.is_file())
+    """When the files of PARTS were written, as this process first finds them, and how long they are:
+    some installers give all files one time."""
+    entries = (entry for part in PARTS for entry in os.scandir(Path(__file__).parents[1] / part))
+    files = [entry.stat() for entry in entries if entry.is_file()]
+    return sum(file.st_mtime_ns + file.st_size for file in files)

@@ -80,7 +80,7 @@ def parse(text: bytes, path: Path) -> dict[str, Any]:
     if root is None or not isinstance(content, dict):
         raise InvalidSpec(f"{path}: a spec is a mapping with keys among {', '.join(KEYS)}.")
     first_lines: dict[str, int] = {}
-    scalars: dict[str, str] = {}
+    scalars = {}
     mistakes: list[tuple[int, str]] = []
     for key_node, value_node in root.value:
         line = key_node.start_mark.line + 1

@@ -143,11 +143,8 @@ def _compile_new_requirements(
 
 def _pinned(versions: Mapping[str, str]) -> dict[str, str]:
     """By name, the lines with which uv prints these versions."""
-    lines: dict[str, str] = {}
-    for name, version in versions.items():
-        canonical = canonicalize_name(name)
-        lines[canonical] = f"{canonical}=={version}"
-    return lines
+    pinned = {canonicalize_name(name): version for name, version in versions.items()}
+    return {name: f"{name}=={version}" for name, version in pinned.items()}
 
 
 def _pip_compile(

@@ -106,7 +106,7 @@ def compare(nodes: Mapping[str, DriftFacts]) -> tuple[list[DriftFact], dict[str,
                 entry.setdefault("without", []).append(name)
         has_majority, reference = _majority(name, values)
         absent = ABSENT.get(name) or ABSENT_OF_GROUP.get(group, "none")
-        texts: dict[str, str] = {}
+        texts = {}
         for node, value in values.items():
             if not has_majority or not _agrees(value, reference):
                 text = format_value(name, value, absent)

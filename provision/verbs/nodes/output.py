@@ -60,8 +60,8 @@ def check_lines(
 ) -> list[str]:
     """Nodes with equal main facts, problems or warnings as one line, then the advice for each reason
     once. environment: that they are for. width: of the terminal."""
-    texts: dict[str, str] = {}
-    warnings: dict[str, str] = {}
+    texts = {}
+    warnings = {}
     racks: dict[str, list[str]] = {}
     for row in report:
         name = row.node.name

@@ -59,6 +59,12 @@ def test_a_changed_file_of_ours_counts(tmp_path: Path, monkeypatch: pytest.Monke
     module._code.cache_clear()
     os.utime(tmp_path / "ours" / "code.py", (1, 1))
     assert remembered("kind", "a", b"text", Maker("of other code")) == "of other code"
+    (tmp_path / "ours" / "code.py").write_text("longer, of the same time")
+    os.utime(tmp_path / "ours" / "code.py", (1, 1))
+    module._code.cache_clear()
+    assert remembered("kind", "a", b"text", Maker("of longer code")) == "of longer code"
+    monkeypatch.setattr(module, "__version__", "another")
+    assert remembered("kind", "a", b"text", Maker("of a release")) == "of a release"
 
 
 @pytest.mark.parametrize(
