@@ -235,7 +235,7 @@ def absence(part: str, reason: str) -> None:
 
 @functools.cache
 def no_docker() -> str | None:
-    from provision.image import connect_engine
+    from provision.adapters.docker import connect_engine
 
     client, reason = connect_engine()
     if client is None:

@@ -119,7 +119,7 @@ def build_request(name: str | None, options: Mapping[str, Any], **fields: Any) -
     fields: of BuildRequest, beyond its spec and its smoke test.
     """
     from provision.workflow.plan import BuildRequest
-    from provision.workflow.smoke.runner import SmokeRequest
+    from provision.workflow.smoke.request import SmokeRequest
 
     smoke_fields = [field.name for field in dataclasses.fields(SmokeRequest)]
     smoke_options = {key: options[key] for key in smoke_fields if options.get(key)}

@@ -14,7 +14,6 @@ from provision.catalog import version_key
 from provision.catalog.data_files import load
 from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec
-from provision.image.contents import read_files
 
 Use = Literal["base", "builder", "frontend"]
 
@@ -97,6 +96,8 @@ def check_base(reference: str, layers: Sequence[Path], glibc: str) -> None:
     layers: uncompressed archives from the bottom up. glibc: the oldest that works, for example
     2.28. Raises InvalidSpec if the base is unsuitable, IntegrityError if a layer is not an archive.
     """
+    from provision.image.contents import read_files
+
     contents = read_files(layers, LIBC, noticed=SHELLS)
     banners = filter(None, map(BANNER.search, contents.files.values()))
     version = max((banner[1].decode() for banner in banners), key=version_key, default=None)

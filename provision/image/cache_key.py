@@ -12,9 +12,10 @@ from provision.core import tar
 from provision.core.dataclass import frozen
 from provision.core.platforms import Platform
 from provision.core.types import Layer, Lock, Resolution
-from provision.image import config, layers, oci_layout, own_files
+from provision.image import config, oci_layout, own_files
 from provision.image.base import BaseImage
 from provision.image.code import Code
+from provision.image.layer_groups import GROUPS
 from provision.image.layers import LayerEntry
 from provision.image.oci_layout import ImageConfig
 
@@ -75,7 +76,7 @@ class Recipe:
                 "base": self.base.diff_ids,
                 "code": _content(self.code.entries if self.code else ()),
                 "config": self.config(()),
-                "groups": [asdict(group) for group in layers.GROUPS],
+                "groups": [asdict(group) for group in GROUPS],
                 "layers": LAYER_VERSION,
                 "epoch": self.epoch,
                 "own": _content(self.provision_files),
@@ -85,7 +86,7 @@ class Recipe:
     @property
     def packages_digest(self) -> str:
         """Equal for equal package layers; known before packages are installed."""
-        groups = [asdict(group) for group in layers.GROUPS]
+        groups = [asdict(group) for group in GROUPS]
         return _digest_of([LAYER_VERSION, groups, self.lock.sha256, self.epoch, self.built_on])
 
     def layer_key(self, entries: Iterable[LayerEntry]) -> str:

@@ -17,7 +17,7 @@ from provision.adapters.http import sha256_of
 from provision.core.system_errors import disk_full_raises
 from provision.core.types import Image, Layer, Progress
 from provision.image import layer_cache, oci_layout, zstd_chunked
-from provision.image.layers import BASE_GROUP
+from provision.image.layer_groups import BASE_GROUP
 
 Compression = Literal["none", "gzip", "zstd", "zstd:chunked"]
 

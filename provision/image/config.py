@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from provision import __version__
 from provision.core import tar
@@ -17,7 +17,7 @@ from provision.core.errors import InvalidSpec
 from provision.core.platforms import ARCHITECTURES, PLATFORM, Platform
 from provision.core.types import Layer, Lock, Resolution
 from provision.image import base as bases
-from provision.image.layers import (
+from provision.image.layer_groups import (
     CODE_GROUP,
     GROUPS,
     LARGE,
@@ -25,7 +25,6 @@ from provision.image.layers import (
     LayerGroup,
     group_of,
 )
-from provision.image.oci_layout import ImageConfig
 from provision.image.own_files import (
     COMMAND,
     COMMAND_SCRIPT,
@@ -33,6 +32,9 @@ from provision.image.own_files import (
     has_compat,
     site_packages,
 )
+
+if TYPE_CHECKING:
+    from provision.image.oci_layout import ImageConfig
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from packaging.utils import canonicalize_name
 
 from provision.core.types import LockedPackage
-from provision.image.layers import group_of
+from provision.image.layer_groups import group_of
 
 TORCH = ("torch", "pytorch", "libtorch")
 TOOLKIT = "cudatoolkit"  # conda's whole CUDA in one package, before 12

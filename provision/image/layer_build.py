@@ -18,7 +18,8 @@ from provision.core.types import Layer, Progress
 from provision.image import base, layer_cache, layers, oci_layout, tree_files
 from provision.image.cache_key import Recipe
 from provision.image.layer_cache import CachedLayer
-from provision.image.layers import BASE_GROUP, CODE_GROUP, PROVISION_GROUP, LayerEntry
+from provision.image.layer_groups import BASE_GROUP, CODE_GROUP, GROUPS, PROVISION_GROUP
+from provision.image.layers import LayerEntry
 
 PACKAGES = "org.provision.packages"  # the annotation with Recipe.packages_digest
 SPACE_ADVICE = "Free space there and run the same command again, or build without --image."
@@ -64,7 +65,7 @@ class LayerBuild:
         require_space(self.layout.parent, size, "The image", SPACE_ADVICE)
         with self.progress.meter("writing image layers", size) as meter:
             finished |= self._write(entries, keys, meter.advance)
-        in_order = [finished[group.name] for group in layers.GROUPS if group.name in finished]
+        in_order = [finished[group.name] for group in GROUPS if group.name in finished]
         return [*base_layers, *in_order]
 
     def _layers_of_same_packages(self, cached: Sequence[CachedLayer]) -> dict[str, Layer]:

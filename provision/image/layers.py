@@ -1,4 +1,4 @@
-"""Layers: which packages share one, and their bytes as uncompressed tar files.
+"""Layers: their bytes as uncompressed tar files.
 
 Each file is read once. While it is written it is hashed twice: as part of its layer, and by itself,
 to be compared with what its package says about it. Uncompressed, a layer's blob digest is its diff
@@ -7,7 +7,6 @@ id, so one hash serves manifest, config and engine.
 
 from __future__ import annotations
 
-import fnmatch
 import gzip
 import hashlib
 import itertools
@@ -19,19 +18,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, cast
 
-from packaging.utils import canonicalize_name
-
 from provision.adapters import zstd
-from provision.catalog.data_files import load
 from provision.core import tar
 from provision.core.dataclass import frozen
 from provision.core.errors import IntegrityError
 from provision.core.tar import CHUNK, Kind
-from provision.core.types import Layer, LockedPackage
-
-# Groups with a part of their own in a build: every other conda package, our files, and the project's.
-PYTHON_GROUP, PROVISION_GROUP, CODE_GROUP = "python", "provision", "code"
-BASE_GROUP = "base"
+from provision.core.types import Layer
 
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 # A compressed layer may grow by this factor; small ones, which may hold a file of zeros, up to 1 GiB.
@@ -41,41 +33,6 @@ _ADVICE = (
     "Make or download it again (docker pull or docker load if it is in an engine), "
     "or choose another base with --base."
 )
-
-
-# Which packages share a layer
-
-
-@frozen
-class LayerGroup:
-    """One layer: name patterns of the packages in it, and why they share it. at_least: bytes that
-    the files of a wheel must have."""
-
-    name: str
-    conda: Sequence[str] = ()
-    wheels: Sequence[str] = ()
-    at_least: int = 0
-    reason: str
-
-
-# The base lies below all of them. A package belongs to the first group that matches it. The order
-# goes from what is large and changes least to what is small and changes most, because an engine
-# shares a layer between images only if all layers below it are the same.
-GROUPS = tuple(LayerGroup(**row) for row in load("layer_groups.json")["groups"])
-LARGE = max(group.at_least for group in GROUPS)
-
-
-def group_of(package: LockedPackage, size: int = 0) -> str:
-    """The group of a package. size: of a wheel's files."""
-    name = canonicalize_name(package.name)
-    if package.is_editable:
-        return CODE_GROUP
-    for group in GROUPS:
-        patterns = group.conda if package.manager == "conda" else group.wheels
-        matches = any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
-        if matches and size >= group.at_least:
-            return group.name
-    raise AssertionError(f"no group for {package.manager} package {name}")
 
 
 # The members of a layer

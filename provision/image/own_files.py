@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from provision.core.container import PREFIX, PYTHON, WORKSPACE
 from provision.core.types import LockedPackage
-from provision.image.layers import LayerEntry
+
+if TYPE_CHECKING:
+    from provision.image.layers import LayerEntry
 
 COMMAND = "/usr/local/bin/provision-smoke"
 
@@ -42,6 +45,8 @@ def provision_entries(
 
     runtime: the files of the runtime package by their paths below site-packages. packages: of the lock.
     """
+    from provision.image.layers import LayerEntry
+
     folder = site_packages(python)
     entries = [
         *(LayerEntry.of(f"{folder}/{path}", content) for path, content in runtime.items()),

@@ -33,7 +33,8 @@ from provision.adapters.listed_files import listed_files
 from provision.core.container import PREFIX, WORKSPACE
 from provision.core.errors import IntegrityError, InvalidSpec
 from provision.core.types import Lock, LockedPackage
-from provision.image.layers import PYTHON_GROUP, LayerEntry, file_entry, group_of
+from provision.image.layer_groups import PYTHON_GROUP, group_of
+from provision.image.layers import LayerEntry, file_entry
 from provision.image.own_files import HISTORY
 from provision_runtime.facts.digests import byte_code_source
 

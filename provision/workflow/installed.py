@@ -8,11 +8,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from provision import image as images
 from provision import lockfile as locks
+from provision.adapters.docker import connect_engine
 from provision.core.atomic import remove_tree
 from provision.core.process import run
 from provision.core.types import Lock, Prefix
+from provision.image.docker import remove_images
+from provision.image.engine_record import record_path
+from provision.image.oci_layout import remove_leftovers
 from provision.resolver import spec as specs
 from provision.workflow.context import Context, missing_file
 from provision.workflow.ensure import check_prefix_path, ensure_lock, ensure_prefix, locked_plan
@@ -41,11 +44,11 @@ def require_lock(context: Context, name: str) -> Lock:
 
 def remove_image(layout: Path) -> None:
     """Remove an image of this user from disk and from the engine."""
-    images.remove_leftovers(layout)  # of a killed build
-    if images.record_path(layout).exists():
-        client = images.connect_engine()[0]
+    remove_leftovers(layout)  # of a killed build
+    if record_path(layout).exists():
+        client = connect_engine()[0]
         if client is not None:
-            images.remove_images(layout, client)
+            remove_images(layout, client)
     remove_tree(layout)
 
 

@@ -20,8 +20,8 @@ from provision.core.paths import INVENTORY, LAB
 from provision.core.schema import DocumentPath, location
 from provision.core.settings import FactsSettings, absolute_facts, folder_path
 from provision.core.yaml_text import YamlLines
-from provision.workflow.smoke import runner as smoke_runner
-from provision.workflow.smoke.runner import SmokeRequest, with_settings
+from provision.workflow.smoke import request as smoke_requests
+from provision.workflow.smoke.request import SmokeRequest, with_settings
 
 ENVS = "envs"
 # Keys that name files of the repository.
@@ -144,7 +144,7 @@ def _mistakes(folder: Path, document: Mapping[str, Any], lines: YamlLines) -> It
 
 
 def _check_smoke_setting(text: str) -> None:
-    smoke_runner.check(with_settings(SmokeRequest(), [text]))
+    smoke_requests.check(with_settings(SmokeRequest(), [text]))
 
 
 def _named_file(document: Mapping[str, Any], key: str, folder: Path) -> Path | None:

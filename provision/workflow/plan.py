@@ -12,7 +12,6 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from provision import image as images
 from provision import lockfile as locks
 from provision import render
 from provision.core import prefix_registry, settings
@@ -25,6 +24,8 @@ from provision.core.types import Lock, Pin, Prefix, Resolution
 from provision.environment import drift as drifts
 from provision.environment import kernel, marker
 from provision.environment import prefix as prefixes
+from provision.image.base import chosen_base
+from provision.image.config import dockerfile_context
 from provision.resolver import spec as specs
 from provision.workflow import pitfalls
 from provision.workflow.context import Context, require_spec
@@ -37,7 +38,7 @@ from provision.workflow.resolution import (
     resolve,
     resolve_with_python,
 )
-from provision.workflow.smoke.runner import SmokeRequest, with_settings
+from provision.workflow.smoke.request import SmokeRequest, with_settings
 
 ImageMode = Literal["auto", "demand", "skip"]  # auto: if a Docker engine answers
 # Why a stage is skipped, in the plan and in the build.
@@ -172,7 +173,7 @@ class Plan:
         return texts
 
     def dockerfile_texts(self, lock: Lock) -> dict[str, str]:
-        values = images.dockerfile_context(self.resolution, lock)
+        values = dockerfile_context(self.resolution, lock)
         return render.render_dockerfile(self.name, values, self.templates)
 
     def lock_step(self) -> PlanStep:
@@ -205,7 +206,7 @@ class Plan:
         """
         if self.request.image == "skip":
             return PlanStep(stage="image", action="skip", detail=NO_IMAGE)
-        base = brief_reference(images.chosen_base(self.resolution.spec.base))
+        base = brief_reference(chosen_base(self.resolution.spec.base))
         detail = f"make an image based on {base}, or keep one that is the same"
         paths = [f"write oci:{output}" for output in outputs]
         if self.request.image == "auto" and not paths:

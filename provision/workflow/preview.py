@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from provision import image as images
+from provision.adapters.docker import require_engine
 from provision.workflow.context import Context
 from provision.workflow.ensure import check_buildable, previewed_plan
 from provision.workflow.lock import solve_preview
@@ -15,7 +15,7 @@ def preview(context: Context, request: BuildRequest) -> list[PlanStep]:
     Solves: raises what `build` would raise before its first change, and what solving raises.
     """
     if request.image == "demand":
-        images.require_engine()
+        require_engine()
     with previewed_plan(context, request) as plan:
         check_buildable(context, plan)
         if plan.reusable_lock is None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import tarfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -238,6 +237,8 @@ def _shown_steps(context: Context, title: str) -> Iterator[Callable[[str], None]
 def _builds_with_torch(archive: Path) -> bool:
     """Whether a source archive says that its build needs torch: pip would then build it with the
     newest one."""
+    import tarfile
+
     if not tarfile.is_tarfile(archive):
         return False
     with tarfile.open(archive) as tar:

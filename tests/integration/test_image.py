@@ -24,9 +24,9 @@ from typing import Any
 
 import pytest
 
-from provision import channel, image
+from provision import channel
 from provision.adapters import conda
-from provision.adapters.docker import uses_containerd_store
+from provision.adapters.docker import require_engine, uses_containerd_store
 from provision.adapters.http import sha256_of
 from provision.adapters.uv import uv_executable
 from provision.core import container
@@ -43,6 +43,17 @@ from provision.core.types import Image, Lock, LockedPackage, Prefix, Resolution
 from provision.environment import bytecode, install_record, runtime_package
 from provision.environment import prefix as prefixes
 from provision.image import container_smoke, docker, oci_layout
+from provision.image.base import BaseImage
+from provision.image.build import build_image
+from provision.image.cache_key import Recipe
+from provision.image.docker import (
+    find_engine_base,
+    load_image,
+    removable_images,
+    remove_images,
+    runnable_name,
+)
+from provision.image.engine_record import record_path
 from tests.integration import shared_parts
 from tests.unit.image.test_image_config import resolution as unit_resolution
 
@@ -80,7 +91,7 @@ class Watching:
 
 @pytest.fixture(scope="session")
 def docker_client() -> Any:
-    return image.require_engine()
+    return require_engine()
 
 
 class EnvironmentParts:
@@ -284,8 +295,8 @@ def runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def base(docker_client: Any, docker_base: str) -> image.BaseImage:
-    return image.find_engine_base(docker_client, docker_base, Watching())
+def base(docker_client: Any, docker_base: str) -> BaseImage:
+    return find_engine_base(docker_client, docker_base, Watching())
 
 
 @pytest.fixture(scope="module")
@@ -300,7 +311,7 @@ def prefix(parts: EnvironmentParts, lock: Lock, tmp_path_factory: pytest.TempPat
 
 @pytest.fixture(scope="module")
 def make(
-    parts: EnvironmentParts, lock: Lock, prefix: Prefix, base: image.BaseImage, runtime: Path
+    parts: EnvironmentParts, lock: Lock, prefix: Prefix, base: BaseImage, runtime: Path
 ) -> Callable[..., Image]:
     """Builds the toy image in a layout."""
     return functools.partial(build, parts, lock, prefix, base, runtime)
@@ -315,13 +326,13 @@ def build(
     parts: EnvironmentParts,
     lock: Lock,
     prefix: Prefix,
-    base: image.BaseImage,
+    base: BaseImage,
     runtime: Path,
     layout: Path,
     *wheels: Path,
     **more: Any,
 ) -> Image:
-    recipe = image.Recipe(
+    recipe = Recipe(
         resolution=resolution(),
         lock=lock,
         base=base,
@@ -333,7 +344,7 @@ def build(
         final = Path(container.PREFIX)
         install(staging, final, parts.conda, wheels or parts.wheels, parts.cache)
 
-    return image.build_image(
+    return build_image(
         recipe,
         layout=layout,
         install=install_packages,
@@ -344,9 +355,9 @@ def build(
 
 @pytest.fixture(scope="module")
 def loaded(toy_image: Image, docker_client: Any) -> Iterator[Image]:
-    assert image.load_image(toy_image, docker_client, Watching())
+    assert load_image(toy_image, docker_client, Watching())
     yield toy_image
-    image.remove_images(toy_image.layout, docker_client)
+    remove_images(toy_image.layout, docker_client)
 
 
 def members(layout: Image, group: str) -> dict[str, tarfile.TarInfo]:
@@ -408,7 +419,7 @@ def test_digest_does_not_depend_on_the_prefix_path(
     parts: EnvironmentParts,
     lock: Lock,
     toy_image: Image,
-    base: image.BaseImage,
+    base: BaseImage,
     runtime: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -432,7 +443,7 @@ def test_digest_does_not_depend_on_the_prefix_path(
 def test_edits_of_the_prefix_do_not_get_into_the_image(
     parts: EnvironmentParts,
     toy_image: Image,
-    base: image.BaseImage,
+    base: BaseImage,
     runtime: Path,
     tmp_path: Path,
 ) -> None:
@@ -489,7 +500,7 @@ def test_container_works_with_any_user(loaded: Image, docker_client: Any, user: 
 def test_second_load_sends_nothing(loaded: Image, docker_client: Any) -> None:
     assert docker.find_engine_id(loaded, docker_client)
     watching = Watching()
-    assert not image.load_image(loaded, docker_client, watching)
+    assert not load_image(loaded, docker_client, watching)
     assert watching.advanced == 0
     tags = docker_client.images.get(docker.find_engine_id(loaded, docker_client)).tags
     assert sorted(tags) == sorted(
@@ -517,10 +528,10 @@ def test_user_tags_stay(loaded: Image, docker_client: Any) -> None:
     engine_id = docker.find_engine_id(loaded, docker_client)
     docker_client.api.tag(engine_id, "provision-test-lab/toy", "2")
     try:
-        image.remove_images(loaded.layout, docker_client)
+        remove_images(loaded.layout, docker_client)
         assert docker_client.images.get(engine_id).tags == ["provision-test-lab/toy:2"]
         # It is there. containerd has no id by which we would know it, and is sent it once more.
-        is_sent = image.load_image(loaded, docker_client, Watching())
+        is_sent = load_image(loaded, docker_client, Watching())
         assert is_sent == uses_containerd_store(docker_client)
     finally:
         docker_client.images.remove("provision-test-lab/toy:2")
@@ -529,7 +540,7 @@ def test_user_tags_stay(loaded: Image, docker_client: Any) -> None:
 @pytest.mark.exhaustive
 def test_small_change_sends_small_layers(
     parts: EnvironmentParts,
-    base: image.BaseImage,
+    base: BaseImage,
     runtime: Path,
     loaded: Image,
     docker_client: Any,
@@ -556,22 +567,22 @@ def test_small_change_sends_small_layers(
     assert other.layers[:3] == loaded.layers[:3]
     watching = Watching()
     try:
-        assert image.load_image(other, docker_client, watching)
+        assert load_image(other, docker_client, watching)
         size = sum(layer.size for layer in other.layers)
         assert uses_containerd_store(docker_client) or watching.advanced < 0.01 * size
         assert run(docker_client, other, "greet") == "again\n"
     finally:
-        image.remove_images(other.layout, docker_client)
+        remove_images(other.layout, docker_client)
 
 
 def test_engine_that_needs_all_layers_gets_them(
     loaded: Image, docker_client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As if the engine had lost a layer between our question and the load: it refuses, and is sent everything."""
-    image.remove_images(loaded.layout, docker_client)
+    remove_images(loaded.layout, docker_client)
     monkeypatch.setattr(docker, "_shared_layers", lambda image, client: len(image.layers))
     watching = Watching()
-    assert image.load_image(loaded, docker_client, watching)
+    assert load_image(loaded, docker_client, watching)
     assert watching.advanced > sum(layer.size for layer in loaded.layers)
     assert run(docker_client, loaded, "greet") == "hello\n"
 
@@ -592,26 +603,26 @@ def test_retagging_build_leaves_no_dangling_image(
     name, epoch = own_image_name()
     older = make(layout, epoch=epoch)
     older = replace(older, reference=f"{name}:1")
-    image.load_image(older, docker_client, Watching())
+    load_image(older, docker_client, Watching())
     older_id = docker.find_engine_id(older, docker_client)
     newer = replace(
         make(layout, epoch=epoch + 1),
         reference=older.reference,
     )
-    image.load_image(newer, docker_client, Watching())
+    load_image(newer, docker_client, Watching())
     newer_id = docker.find_engine_id(newer, docker_client)
     try:
         ids = docker_client.api.images(all=True, quiet=True)
         assert newer_id in ids
         assert older_id not in ids
-        assert sorted(image.removable_images(layout, docker_client)) == [
+        assert sorted(removable_images(layout, docker_client)) == [
             f"{name}:1",
             f"{name}:latest",
         ]
     finally:
-        image.remove_images(layout, docker_client)
+        remove_images(layout, docker_client)
     assert newer_id not in docker_client.api.images(all=True, quiet=True)
-    assert not image.record_path(layout).exists()
+    assert not record_path(layout).exists()
 
 
 @pytest.mark.exhaustive
@@ -628,29 +639,29 @@ def test_images_of_another_user_stay(
     other_users = make(theirs, epoch=epoch)
     other_users = replace(other_users, reference=shared)
     own = make(tmp_path / "ours" / "toy", epoch=epoch + 1)
-    image.load_image(other_users, docker_client, Watching())
+    load_image(other_users, docker_client, Watching())
     their_id = docker.find_engine_id(other_users, docker_client)
     try:
         for reference in (f"{name}:2", shared):
             watching = Watching()
-            image.load_image(replace(own, reference=reference), docker_client, watching)
+            load_image(replace(own, reference=reference), docker_client, watching)
             assert any("is not your image" in text for text in watching.messages)
         assert docker_client.images.get(f"{name}:latest").id == their_id
         assert docker_client.images.get(shared).id == their_id
-        assert image.runnable_name(docker_client, theirs, shared) == shared
-        assert image.runnable_name(docker_client, own.layout, shared) == docker.find_engine_id(
+        assert runnable_name(docker_client, theirs, shared) == shared
+        assert runnable_name(docker_client, own.layout, shared) == docker.find_engine_id(
             own, docker_client
         )
         # The same image, loaded by one user and built by the other.
         same = make(tmp_path / "same" / "toy", epoch=epoch)
-        assert not image.load_image(replace(same, reference=shared), docker_client, Watching())
-        assert image.remove_images(same.layout, docker_client) == ()
-        sizes = image.removable_images(own.layout, docker_client)
+        assert not load_image(replace(same, reference=shared), docker_client, Watching())
+        assert remove_images(same.layout, docker_client) == ()
+        sizes = removable_images(own.layout, docker_client)
         assert list(sizes) == [f"{name}:2"] and all(size > 1e6 for size in sizes.values())
-        assert image.remove_images(own.layout, docker_client) == (f"{name}:2",)
+        assert remove_images(own.layout, docker_client) == (f"{name}:2",)
         assert docker_client.images.get(shared).id == their_id
     finally:
-        image.remove_images(other_users.layout, docker_client)
+        remove_images(other_users.layout, docker_client)
 
 
 def test_image_derived_by_a_user_stays(loaded: Image, docker_client: Any) -> None:
@@ -661,7 +672,7 @@ def test_image_derived_by_a_user_stays(loaded: Image, docker_client: Any) -> Non
     derived = container.commit(conf={"Labels": {"lab": "theirs"}})
     container.remove()
     try:
-        image.load_image(loaded, docker_client, Watching())
+        load_image(loaded, docker_client, Watching())
         assert (
             docker_client.images.get(derived.id).labels["org.opencontainers.image.title"] == "toy"
         )
@@ -721,17 +732,17 @@ def test_engine_disconnects_during_load(
     other = make(tmp_path / "toy", epoch=2)
     leaky = Leaky(path, limit=2_000_000)
     monkeypatch.setenv("DOCKER_HOST", leaky.address)
-    client = image.require_engine()
+    client = require_engine()
     with pytest.raises(Unreachable, match=r"broke: could not load provision/toy:.*docker info"):
-        image.load_image(other, client, Watching())
+        load_image(other, client, Watching())
     client.close()
     leaky.close()
     try:
-        image.load_image(other, docker_client, Watching())
+        load_image(other, docker_client, Watching())
         assert run(docker_client, other, "greet") == "hello\n"
     finally:
-        image.remove_images(other.layout, docker_client)
-    assert not image.load_image(loaded, docker_client, Watching())  # it never left
+        remove_images(other.layout, docker_client)
+    assert not load_image(loaded, docker_client, Watching())  # it never left
 
 
 def test_smoke_report_is_copied_out(loaded: Image, docker_client: Any, tmp_path: Path) -> None:
@@ -782,18 +793,18 @@ def test_image_in_use_is_not_removed(loaded: Image, docker_client: Any) -> None:
     container = docker_client.containers.create(loaded.reference, ["true"])
     try:
         with pytest.raises(InUse, match="container is in the way"):
-            image.remove_images(loaded.layout, docker_client)
+            remove_images(loaded.layout, docker_client)
     finally:
         container.remove()
-    image.load_image(loaded, docker_client, Watching())  # some tags may be gone
-    assert len(image.remove_images(loaded.layout, docker_client)) >= 2
-    assert image.load_image(loaded, docker_client, Watching())
+    load_image(loaded, docker_client, Watching())  # some tags may be gone
+    assert len(remove_images(loaded.layout, docker_client)) >= 2
+    assert load_image(loaded, docker_client, Watching())
 
 
 def test_unavailable_base(docker_client: Any) -> None:
     watching = Watching()
     with pytest.raises(ToolMissing, match=r"localhost:1/no/such:tag .*--base"):
-        image.find_engine_base(docker_client, "localhost:1/no/such:tag", watching)
+        find_engine_base(docker_client, "localhost:1/no/such:tag", watching)
     assert watching.messages == ["pulling the base image localhost:1/no/such:tag"]
 
 
@@ -817,6 +828,6 @@ def test_base_of_another_architecture(docker_client: Any) -> None:
     docker_client.images.load(archive.getvalue())
     try:
         with pytest.raises(InvalidSpec, match="linux/arm64"):
-            image.find_engine_base(docker_client, name, Watching())
+            find_engine_base(docker_client, name, Watching())
     finally:
         docker_client.images.remove(name)

@@ -24,12 +24,15 @@ from typing import Any
 import pytest
 from docker.errors import ImageNotFound
 
-from provision import image, render
+from provision import render
 from provision.adapters import conda
+from provision.adapters.docker import require_engine
 from provision.core.container import PREFIX
 from provision.core.types import Image, Lock, Prefix
 from provision.environment import runtime_package
 from provision.image import config, oci_layout
+from provision.image.config import dockerfile_context
+from provision.image.docker import find_engine_base
 from tests.conftest import ROOT
 from tests.integration.short_folders import short_folder
 from tests.integration.test_image import EnvironmentParts, Watching, build, resolution
@@ -66,7 +69,7 @@ def toy_image(
     docker_base: str,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Image:
-    base = image.find_engine_base(image.require_engine(), docker_base, Watching())
+    base = find_engine_base(require_engine(), docker_base, Watching())
     folder = tmp_path_factory.mktemp("built")
     prefix: Prefix = environment_parts.prefix(folder / "prefix", lock)
     return build(environment_parts, lock, prefix, base, runtime_package.FOLDER, folder / "layout")
@@ -143,7 +146,7 @@ def context(lock: Lock, docker_base: str, tmp_path_factory: pytest.TempPathFacto
 def rendered(lock: Lock, base: str) -> str:
     """The Dockerfile without its first line, for builders that would pull what it names."""
     plain = resolution()
-    values = image.dockerfile_context(replace(plain, spec=replace(plain.spec, base=base)), lock)
+    values = dockerfile_context(replace(plain, spec=replace(plain.spec, base=base)), lock)
     text = render.render_dockerfile("toy", values)[render.DOCKERFILE]
     assert SYNTAX.search(text)
     return SYNTAX.sub("", text)
@@ -216,7 +219,7 @@ def test_docker_build_gives_the_same_environment(
 ) -> None:
     """The mirror's address with its token is a secret: no file and no step of the image has it."""
     builder, name = f"{NAME}-micromamba:secret", f"{NAME}:buildkit"
-    with contextlib.closing(image.require_engine()) as client:
+    with contextlib.closing(require_engine()) as client:
         try:
             docker_build(builder, str(machine))
             secret = f"--secret=id=channel_alias,src={context.parent / 'alias'}"
@@ -249,7 +252,7 @@ def test_docker_build_in_the_repository(machine: Path, docker_base: str, tmp_pat
     arguments = {"BUILDER": builder, "BASE": docker_base, "CHANNEL_ALIAS": MIRROR}
     pairs = [f"--build-arg={key}={value}" for key, value in arguments.items()]
     (tmp_path / "Dockerfile").write_text(SYNTAX.sub("", (ROOT / "Dockerfile").read_text()))
-    with contextlib.closing(image.require_engine()) as client:
+    with contextlib.closing(require_engine()) as client:
         try:
             docker_build(builder, str(machine))
             docker_build(name, *pairs, f"--file={tmp_path / 'Dockerfile'}", str(ROOT))
@@ -319,7 +322,7 @@ def test_base_settings_do_not_leave_the_environment(
     folders = " ".join(re.findall(r"/layers/\w+", second))
     first = f"ARG BASE={base}\nFROM {base} AS environment\nUSER 0\nRUN mkdir -p {folders}\n"
     (tmp_path / "Dockerfile").write_text(f"{first}\nFROM ${{BASE}}\n{second}")
-    with contextlib.closing(image.require_engine()) as client:
+    with contextlib.closing(require_engine()) as client:
         container = client.containers.create(docker_base, ["true"])
         container.commit(*base.split(":"), changes=FOREIGN)
         container.remove()
@@ -359,7 +362,7 @@ def test_buildah_build_gives_the_same_environment(
 ) -> None:
     with storage() as (place, flags):
         with (
-            contextlib.closing(image.require_engine()) as client,
+            contextlib.closing(require_engine()) as client,
             (tmp_path / "base.tar").open("wb") as file,
         ):
             file.writelines(client.images.get(docker_base).save())

@@ -16,11 +16,12 @@ from typing import Any
 
 import pytest
 
-from provision import image
+from provision.adapters.docker import connect_engine
 from provision.core.errors import NoSpace, Unreachable
 from provision.core.types import Image, Layer
 from provision.image import oci_layout
 from provision.image.config import LOCK_LABEL, TITLE_LABEL
+from provision.image.docker import load_image
 from tests.integration.short_folders import short_folder
 from tests.integration.test_image import Watching
 
@@ -59,7 +60,7 @@ class Engine:
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
         end = time.monotonic() + 60
-        while (client := image.connect_engine()[0]) is None:
+        while (client := connect_engine()[0]) is None:
             assert self._process.poll() is None and time.monotonic() < end, (
                 self.folder / "log"
             ).read_text()[-2000:]
@@ -134,7 +135,7 @@ def image_of(layout: Path, size: int) -> Image:
 def test_image_larger_than_the_engines_disk(own: Engine, tmp_path: Path) -> None:
     client = own.start()
     with pytest.raises(NoSpace, match=r"The Docker engine needs about 180 MiB .*docker system df"):
-        image.load_image(image_of(tmp_path / "large", 90 << 20), client, Watching())
+        load_image(image_of(tmp_path / "large", 90 << 20), client, Watching())
     client.close()
 
 
@@ -145,7 +146,7 @@ def test_the_engines_disk_gets_full_during_load(own: Engine, tmp_path: Path) -> 
         NoSpace,
         match=r"The Docker engine's disk is full: could not load provision/toy:1.*docker system df",
     ):
-        image.load_image(
+        load_image(
             image_of(tmp_path / "large", 60 << 20),
             client,
             Striking(lambda: taken.write_bytes(bytes(100 << 20)), after=10 << 20),
@@ -153,7 +154,7 @@ def test_the_engines_disk_gets_full_during_load(own: Engine, tmp_path: Path) -> 
     taken.unlink()
     assert client.images.list(all=True) == []
     small = image_of(tmp_path / "small", 1 << 20)
-    assert image.load_image(small, client, Watching())  # what was sent before is gone from its disk
+    assert load_image(small, client, Watching())  # what was sent before is gone from its disk
     assert client.images.get(small.reference).id == small.image_id
     client.close()
 
@@ -163,11 +164,11 @@ def test_engine_killed_during_load(own: Engine, tmp_path: Path) -> None:
     client = own.start()
     toy = image_of(tmp_path / "toy", 30 << 20)
     with pytest.raises(Unreachable, match=r"broke: could not load provision/toy:1.*docker info"):
-        image.load_image(toy, client, Striking(own.kill, after=10 << 20))
+        load_image(toy, client, Striking(own.kill, after=10 << 20))
     client.close()
     client = own.start()
     assert client.images.list(all=True) == []
-    assert image.load_image(toy, client, Watching())
+    assert load_image(toy, client, Watching())
     assert sorted(client.images.get(toy.image_id).tags) == [
         "provision/toy:1",
         "provision/toy:latest",

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from provision import image
+from provision.adapters.docker import require_engine
 from provision.core.errors import IntegrityError, NoSpace
 from provision.image import oci_layout
+from provision.image.docker import load_image, remove_images
 from tests.unit.image.test_image_layer_build import CHANGED, FIRST, Lab, Listening, flip
 
 MIB = 1 << 20
@@ -117,16 +118,16 @@ def test_finished_layers_of_a_killed_build_are_reused(tmp_path: Path) -> None:
 
 @pytest.mark.docker
 def test_damaged_layer_refused_by_the_engine_is_named(tmp_path: Path) -> None:
-    client, lab = image.require_engine(), Lab(tmp_path)
+    client, lab = require_engine(), Lab(tmp_path)
     first_image = lab.build("damaged", FIRST)
     torch = next(layer for layer in first_image.layers if layer.group == "torch")
     flip(oci_layout.blob(first_image.layout, torch.digest), unseen=True)
     try:
         with pytest.raises(IntegrityError, match=f"{torch.digest[7:]} is corrupt"):
-            image.load_image(first_image, client, Listening())
+            load_image(first_image, client, Listening())
         assert not client.api.images("provision/damaged")
         again = lab.build("damaged", FIRST)
-        assert image.load_image(again, client, Listening())
+        assert load_image(again, client, Listening())
         assert client.images.get(first_image.image_id).tags
     finally:
-        image.remove_images(again.layout, client)
+        remove_images(again.layout, client)

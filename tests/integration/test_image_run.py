@@ -22,12 +22,14 @@ import pytest
 import yaml
 from docker.errors import ContainerError
 
-from provision import image
 from provision import lockfile as locks
+from provision.adapters.docker import require_engine
 from provision.adapters.uv import uv_executable
 from provision.core.types import Image, LockedPackage
 from provision.environment import runtime_package
 from provision.image import docker
+from provision.image.docker import find_engine_base, load_image
+from provision.image.export import export_image
 from provision.image.oci_layout import NAME as REF_NAME
 from tests.conftest import absence
 from tests.integration.test_image import EnvironmentParts, Watching, build, wheel
@@ -119,7 +121,7 @@ def environment_parts(tmp_path_factory: pytest.TempPathFactory) -> EnvironmentPa
 
 @pytest.fixture(scope="module")
 def client() -> Any:
-    return image.require_engine()
+    return require_engine()
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +155,7 @@ def toy(
             *(package for package in more if package.name not in locked_names),
         ),
     )
-    base = image.find_engine_base(client, docker_base, Watching())
+    base = find_engine_base(client, docker_base, Watching())
     toy_image = build(
         environment_parts,
         lock,
@@ -166,7 +168,7 @@ def toy(
     )
     name = f"provision-test/run-{os.getpid()}"  # another run of these tests may use the engine too
     toy_image = dataclasses.replace(toy_image, reference=f"{name}:toy")
-    image.load_image(toy_image, client, Watching())
+    load_image(toy_image, client, Watching())
     yield toy_image
     for tag in ("toy", "latest"):
         client.images.remove(f"{name}:{tag}")
@@ -369,7 +371,7 @@ def test_runs_without_home_and_on_a_read_only_root(toy: Image, client: Any) -> N
 def test_unprivileged_user_runs_it_without_an_engine(toy: Image) -> None:
     """As enroot and Apptainer do, with a user namespace alone."""
     with tempfile.TemporaryDirectory() as name:
-        image.export_image(toy, Path(name, "layout"))
+        export_image(toy, Path(name, "layout"))
         Path(name).chmod(0o777)
         nobody = [
             "setpriv",

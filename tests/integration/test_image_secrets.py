@@ -14,13 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from provision import image, render
+from provision import render
 from provision.adapters import conda
 from provision.adapters.uv import uv_executable
 from provision.core import container
 from provision.core.mirrors import path_from_url
 from provision.environment import runtime_package
 from provision.image import oci_layout
+from provision.image.build import build_image
+from provision.image.cache_key import Recipe
+from provision.image.config import dockerfile_context
+from provision.image.disk_base import read_disk_base
 from tests.integration.test_image import EnvironmentParts, Watching, resolution
 from tests.unit.image.test_image_disk_base import layout
 
@@ -103,7 +107,7 @@ def test_image_has_no_password_or_token(
     # Of the prefix an image has the byte code alone.
     (place / "pip.conf").write_text(f"[global]\nindex-url = {address}/simple\n")
     (place / ".netrc").write_text(f"machine 127.0.0.1 login lab password {PASSWORD}\n")
-    base = image.read_disk_base(f"oci:{layout(tmp_path / 'base')}")
+    base = read_disk_base(f"oci:{layout(tmp_path / 'base')}")
     runtime = tmp_path / "provision_runtime"
     runtime.mkdir()
     (runtime / "__main__.py").write_text("")
@@ -111,13 +115,13 @@ def test_image_has_no_password_or_token(
     def copy_prefix(staging: Path) -> None:
         installed.rename(staging)
 
-    recipe = image.Recipe(
+    recipe = Recipe(
         resolution=resolution(),
         lock=lock,
         base=base,
         runtime=runtime_package.load(runtime).files,
     )
-    toy_image = image.build_image(
+    toy_image = build_image(
         recipe,
         layout=tmp_path / "layout",
         install=copy_prefix,
@@ -128,7 +132,7 @@ def test_image_has_no_password_or_token(
     for path in [path for path in toy_image.layout.rglob("*") if path.is_file()]:
         assert not [secret for secret in secrets if secret in path.read_bytes()], path
     assert oci_layout.read(toy_image.layout) is not None
-    text = render.render_dockerfile("toy", image.dockerfile_context(resolution(), lock))[
+    text = render.render_dockerfile("toy", dockerfile_context(resolution(), lock))[
         render.DOCKERFILE
     ]
     assert not [secret for secret in secrets if secret in text.encode()]

@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from provision import image
 from provision import lockfile as locks
 from provision.core import container
 from provision.core.errors import IntegrityError, ToolMissing
 from provision.core.paths import Folders
 from provision.core.types import Image, Lock, Prefix
 from provision.image import compress, export, layer_cache, oci_layout
+from provision.image.disk_base import read_disk_base
 from provision.workflow.context import Context
 from provision.workflow.image.image import ensure_image
 from provision.workflow.plan import BuildRequest, Plan
@@ -33,15 +33,17 @@ NOBODY = 65534
 BUILD = """
 import pickle, sys
 from pathlib import Path
-from provision import image
+from provision.image.build import build_image
+from provision.image.cache_key import Recipe
+from provision.image.disk_base import read_disk_base
 from provision.environment import runtime_package
 from provision.core import container
 from tests.integration.test_image import Watching, install
 packages, wheels, resolution, lock, prefix, base, runtime, cache, to = pickle.load(open(sys.argv[1], "rb"))
 files = runtime_package.load(runtime).files
-base = image.read_disk_base(base)
-recipe = image.Recipe(resolution=resolution, lock=lock, base=base, runtime=files)
-made = image.build_image(
+base = read_disk_base(base)
+recipe = Recipe(resolution=resolution, lock=lock, base=base, runtime=files)
+made = build_image(
     recipe, layout=to, byte_code=prefix.path, progress=Watching(),
     install=lambda staging: install(staging, Path(container.PREFIX), packages, wheels, cache),
 )
@@ -93,7 +95,7 @@ def toy_image(
         environment_parts,
         lock,
         prefix,
-        image.read_disk_base(f"oci:{base}"),
+        read_disk_base(f"oci:{base}"),
         runtime,
         tmp_path_factory.mktemp("layouts") / "toy",
     )

@@ -3,7 +3,6 @@ failure."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -86,6 +85,8 @@ class ChannelRecords:
 
     def similar_names(self, name: str) -> list[str]:
         """Names in the request's channels that resemble one that no channel has."""
+        import difflib
+
         sources = [self._solver.source(channel) for channel in self._request.channels]
         names = run(self._solver.gateway().names(sources, [self._request.platform, "noarch"]))
         existing = sorted({existing.normalized for existing in names})

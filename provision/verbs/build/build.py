@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from provision import image as images
+from provision.adapters.docker import connect_engine, require_engine
 from provision.core.errors import ToolMissing
 from provision.core.types import (
     BuildResult,
@@ -21,6 +21,7 @@ from provision.core.types import (
     StageStatus,
 )
 from provision.environment import kernel as kernels
+from provision.image.base import is_on_disk
 from provision.workflow.context import Context, reported_steps
 from provision.workflow.ensure import (
     check_buildable,
@@ -62,9 +63,9 @@ def wanted_engine(request: BuildRequest) -> Any | None:
     """The Docker engine, if the request wants an image and one answers. Raises ToolMissing if it
     demands one and none does."""
     if request.image == "demand":
-        return images.require_engine()
+        return require_engine()
     if request.image == "auto":
-        return images.connect_engine()[0]
+        return connect_engine()[0]
     return None
 
 
@@ -119,7 +120,7 @@ def _image_stage(
         reason = NO_IMAGE
     elif mode == "auto" and has_editables and not spec.code:
         reason = "an image has the editable packages only with `code:` in spec.yml"
-    elif client is None and not images.is_on_disk(spec.base):
+    elif client is None and not is_on_disk(spec.base):
         reason = NO_ENGINE
     else:
         try:

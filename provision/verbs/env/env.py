@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
-from provision import image as images
+from provision.adapters.docker import connect_engine
 from provision.cluster.pack import pack_path
 from provision.core import disk_usage, prefix_registry
 from provision.core.atomic import remove_tree
@@ -19,6 +19,8 @@ from provision.environment import drift as drifts
 from provision.environment import kernel as kernels
 from provision.environment import marker
 from provision.environment import prefix as prefixes
+from provision.image.docker import removable_images
+from provision.image.engine_record import record_path
 from provision.resolver import spec as specs
 from provision.workflow.context import Context, reported_steps
 from provision.workflow.environments import environments
@@ -68,9 +70,9 @@ def products(context: Context, name: str) -> list[Product]:
             layouts = (folders.images / folder, folders.packed / folder)
             listed.append(_product("image layout", *layouts))
     layout = folders.images / name
-    if images.record_path(layout).exists():
-        client = images.connect_engine()[0]
-        sizes = {} if client is None else images.removable_images(layout, client)
+    if record_path(layout).exists():
+        client = connect_engine()[0]
+        sizes = {} if client is None else removable_images(layout, client)
         for reference, size in sizes.items():
             listed.append(Product(kind="image", what=reference, size=size, freed=None))
     if (packs := pack_path(folders, name)).exists():

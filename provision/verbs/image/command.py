@@ -136,13 +136,13 @@ def build(
     """
     import shlex
 
-    from provision import image as images
     from provision import launch
+    from provision.image.export import parse_output
     from provision.verbs.image import image
     from provision.workflow.image import image as command
 
     context = context_of(console, envs, options)
-    outputs = tuple(images.parse_output(text) for text in options["outputs"])
+    outputs = tuple(parse_output(text) for text in options["outputs"])
     request = build_request(name, options, image="demand")
     platform = image_platform or build_platform()
     if dry_run:
@@ -161,8 +161,8 @@ def build(
 
 
 def _run_options(options: dict[str, Any]) -> RunOptions:
-    from provision import image as images
     from provision import launch
+    from provision.image.base import parse_engine_reference
 
     settings: ContainerSettings = options["settings"]
     return launch.RunOptions(
@@ -170,7 +170,7 @@ def _run_options(options: dict[str, Any]) -> RunOptions:
         host_network=settings.host_network,
         mounts=tuple(launch.parse_mount(text) for text in options["mounts"]),
         user=launch.parse_user(settings.user) if settings.user else None,
-        reference=images.parse_engine_reference(settings.image) if settings.image else None,
+        reference=parse_engine_reference(settings.image) if settings.image else None,
     )
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from provision import image as images
 from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec
+from provision.image.base import is_on_disk
+from provision.image.disk_base import read_layout
+from provision.image.oci_layout import layer_files
 from provision.image.package_sizes import PackageChange, compare, package_sizes
 from provision.workflow.context import Context
 from provision.workflow.image.sbom import environment_image
@@ -37,11 +39,11 @@ def diff_images(context: Context, before: str, after: str) -> ImageDiff:
 
 
 def _layers(context: Context, name: str) -> Sequence[Path]:
-    if images.is_on_disk(name):
-        return images.read_layout(name, platform=None)[1]
+    if is_on_disk(name):
+        return read_layout(name, platform=None)[1]
     if "/" in name:
         raise InvalidSpec(
             f"{name} is neither an environment nor a layout on this machine.",
             advice=f"Fetch an image of a registry first: skopeo copy docker://{name} oci:DIR",
         )
-    return images.layer_files(environment_image(context, name))
+    return layer_files(environment_image(context, name))

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
-from provision import image as images
 from provision import launch, render
 from provision import lockfile as locks
+from provision.adapters.docker import connect_engine, require_engine
 from provision.core.errors import InvalidSpec
 from provision.core.platforms import Platform, build_platform
 from provision.core.prefix_registry import prefix_path
 from provision.core.types import Image
+from provision.image.export import check_output, export_image
 from provision.workflow.context import Context, reported_steps
 from provision.workflow.ensure import (
     check_buildable,
@@ -46,11 +47,11 @@ def preview(
 ) -> PlanStep:
     """What `build` would do. Raises what `build` would raise before its first change."""
     if goes_to_this_engine(outputs, platform):
-        images.require_engine(ALTERNATIVE)
+        require_engine(ALTERNATIVE)
     plan = make_plan(context, request)
     check_buildable(context, plan)
     for path in outputs:
-        images.check_output(path)
+        check_output(path)
     if platform != build_platform():
         locks.read(require_existing_lock(plan).path, platform)
     return plan.image_step(outputs)
@@ -69,14 +70,14 @@ def build(
     outputs: where the image goes instead of the engine. platform: one that the lock has packages for.
     """
     for path in outputs:
-        images.check_output(path)
+        check_output(path)
     to_engine = goes_to_this_engine(outputs, platform)
     is_foreign = platform != build_platform()
     client = None
     if to_engine:
-        client = images.require_engine(ALTERNATIVE)
+        client = require_engine(ALTERNATIVE)
     elif not is_foreign:
-        client = images.connect_engine()[0]
+        client = connect_engine()[0]
     with locked_plan(context, request) as plan:
         lock = require_existing_lock(plan)
         image_lock = locks.read(lock.path, platform)
@@ -87,7 +88,7 @@ def build(
         write_passport(context, plan, lock, prefix, image=None if is_foreign else image)
         with reported_steps(context.progress) as steps:
             for path in outputs:
-                images.export_image(image, path)
+                export_image(image, path)
                 steps.append(f"wrote oci:{path}")
         return plan, image, is_new
 

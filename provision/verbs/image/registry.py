@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from provision import image as images
 from provision.adapters import openssl
 from provision.adapters.http.session import is_loopback
 from provision.core.credentials import public_document
@@ -25,6 +24,8 @@ from provision.core.types import Image
 from provision.environment import passport as passports
 from provision.image import compress, provenance
 from provision.image import registry as registries
+from provision.image.config import LOCK_LABEL
+from provision.image.manifest import ImageDocuments
 from provision.resolver import spec as specs
 from provision.workflow.context import Context
 from provision.workflow.image.sbom import environment_image, image_sbom
@@ -146,7 +147,7 @@ def index_images(
     reference = registries.parse_registry_reference(target)
     if reference.digest:
         raise InvalidSpec(f"{target} names a digest, which an index gets from its content.")
-    found: dict[str, images.ImageDocuments] = {}
+    found: dict[str, ImageDocuments] = {}
     for source in sources:
         at = registries.parse_registry_reference(source)
         if (at.registry, at.repository) != (reference.registry, reference.repository):
@@ -161,7 +162,7 @@ def index_images(
                 f"linux/{remote.architecture}; an index names one image for each platform."
             )
         found[remote.architecture] = remote
-    locks = {remote.labels.get(images.LOCK_LABEL, "none")[:12] for remote in found.values()}
+    locks = {remote.labels.get(LOCK_LABEL, "none")[:12] for remote in found.values()}
     if len(locks) > 1:
         raise InvalidSpec(
             "These images are not of one lock, so they hold different packages "

@@ -28,7 +28,7 @@ from provision.workflow.lab_definition import LabEnvironment
 from provision.workflow.plan import BuildRequest
 from provision.workflow.smoke import runner as smoke_runner
 from provision.workflow.smoke import smoke as smoke_command
-from provision.workflow.smoke.runner import SmokeRequest
+from provision.workflow.smoke.request import SmokeRequest
 from provision.workflow.trust import require_trusted_path, require_trusted_prefix
 from provision_runtime.report import model
 from provision_runtime.report.text import format_count

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from provision import image as images
 from provision import launch
 from provision.adapters.http import sha256_of
 from provision.adapters.kubernetes import jobs as kubernetes_jobs
@@ -23,6 +22,7 @@ from provision.core.errors import InvalidSpec, ProvisionError, ToolMissing
 from provision.core.prefix_registry import prefix_path
 from provision.core.tempdirs import temporary_directory
 from provision.image import registry as registries
+from provision.image.base import parse_engine_reference
 from provision.launch.jobs import SIGNAL_S
 from provision.verbs.launch.feasible import check_feasible
 from provision.verbs.launch.hosts import (
@@ -285,7 +285,7 @@ def _by_digest(context: Context, request: LaunchRequest) -> str:
     """An image's name with the digest that its registry now has for the tag, so that all pods and
     those of a restart get the same bytes."""
     name = request.image or ""
-    reference = images.parse_engine_reference(name)
+    reference = parse_engine_reference(name)
     architectures = {node.kubernetes.arch for node in request.selection.nodes if node.kubernetes}
     if "@" in reference or architectures - {"x86_64", ""}:  # the digest would be that of x86-64
         return reference

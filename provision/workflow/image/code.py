@@ -8,23 +8,23 @@ from pathlib import Path, PurePosixPath
 
 from packaging.utils import canonicalize_name
 
-from provision import image as images
 from provision import launch
 from provision.core.container import WORKSPACE
 from provision.core.errors import InvalidSpec
 from provision.core.types import LockedPackage
+from provision.image.code import Code, built_code, read_code
 from provision.workflow.context import Context
 from provision.workflow.plan import Plan
 
 SCRIPTS = (".py", ".sh")
 
 
-def image_code(context: Context, plan: Plan) -> images.Code | None:
+def image_code(context: Context, plan: Plan) -> Code | None:
     """The code of an environment's image as it is now; None if spec.yml names none."""
     code = plan.resolution.spec.code
     if code is None:
         return None
-    return images.read_code(Path(os.path.normpath(context.folders.envs / plan.name / code)))
+    return read_code(Path(os.path.normpath(context.folders.envs / plan.name / code)))
 
 
 def relative_script(
@@ -75,7 +75,7 @@ def require_script(
     if code is not None:
         paths: Collection[str] | None = [entry.path for entry in code.entries]
     else:  # by `image build --code`, of which spec.yml says nothing
-        paths = images.built_code(context.folders.images / name)
+        paths = built_code(context.folders.images / name)
     if paths is None or str(target)[1:] not in paths:
         content = "packages alone" if paths is None else "the code that git tracks"
         raise InvalidSpec(

@@ -12,10 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from provision import image as images
 from provision import launch, render
 from provision import lockfile as locks
 from provision.adapters import docker
+from provision.adapters.docker import require_engine
 from provision.core.container import WORKSPACE, brief_reference
 from provision.core.errors import InvalidSpec, ToolMissing
 from provision.core.paths import owner_writes_only
@@ -23,6 +23,15 @@ from provision.core.platforms import ARCHITECTURES, Platform, build_platform, im
 from provision.core.types import Image, Lock, Prefix
 from provision.environment import prefix as prefixes
 from provision.environment import runtime_package
+from provision.image import config
+from provision.image.base import BaseImage, chosen_base, is_on_disk
+from provision.image.build import build_image, find_image
+from provision.image.cache_key import Recipe
+from provision.image.code import Code
+from provision.image.config import creation_time, source_date_epoch
+from provision.image.cuda_copies import base_cuda, cuda_copies
+from provision.image.disk_base import read_disk_base
+from provision.image.docker import find_engine_base, load_image, runnable_name, unmet_requirements
 from provision.workflow.context import Context
 from provision.workflow.image.code import image_code, require_script
 from provision.workflow.plan import Plan, require_lock
@@ -63,7 +72,7 @@ def ensure_image(
         context.progress.info(code.summary)
     layout = context.folders.images / image_folder(plan.name, lock.platform)
     recipe = _recipe(plan, lock, _find_base(context, plan, client, lock.platform), code)
-    image = images.find_image(recipe, layout, context.progress)
+    image = find_image(recipe, layout, context.progress)
     is_new = image is None
     if image is None:
         locks.require_complete(lock, plan.pins)
@@ -74,7 +83,7 @@ def ensure_image(
                 lock, staging, prefix, context.folders, context.progress, context.mirrors
             )
 
-        image = images.build_image(
+        image = build_image(
             recipe,
             layout=layout,
             install=install,
@@ -83,15 +92,15 @@ def ensure_image(
         )
     is_loaded = False
     if client is not None and to_engine:
-        is_loaded = images.load_image(image, client, context.progress)
+        is_loaded = load_image(image, client, context.progress)
     return image, is_new or is_loaded
 
 
-def _warn_of_cuda_copies(context: Context, plan: Plan, lock: Lock, base: images.BaseImage) -> None:
-    copies = images.cuda_copies(lock.packages)
+def _warn_of_cuda_copies(context: Context, plan: Plan, lock: Lock, base: BaseImage) -> None:
+    copies = cuda_copies(lock.packages)
     if copies is not None:
         context.progress.warn(copies)
-    version = images.base_cuda(base.environment)
+    version = base_cuda(base.environment)
     if version is not None and plan.resolution.cuda is not None:
         context.progress.warn(
             f"the base {base.reference} brings CUDA {version}, and the environment has its own: a base "
@@ -99,37 +108,33 @@ def _warn_of_cuda_copies(context: Context, plan: Plan, lock: Lock, base: images.
         )
 
 
-def _recipe(
-    plan: Plan, lock: Lock, base: images.BaseImage, code: images.Code | None
-) -> images.Recipe:
-    return images.Recipe(
+def _recipe(plan: Plan, lock: Lock, base: BaseImage, code: Code | None) -> Recipe:
+    return Recipe(
         code=code,
         resolution=plan.resolution,
         lock=lock,
         base=base,
         runtime=runtime_package.load().files,
-        epoch=images.source_date_epoch(os.environ),
-        created=images.creation_time(os.environ, lock, code.tree.committed if code else None),
+        epoch=source_date_epoch(os.environ),
+        created=creation_time(os.environ, lock, code.tree.committed if code else None),
         built_on=None if lock.platform == build_platform() else build_platform(),
     )
 
 
-def _find_base(
-    context: Context, plan: Plan, client: Any | None, platform: Platform
-) -> images.BaseImage:
+def _find_base(context: Context, plan: Plan, client: Any | None, platform: Platform) -> BaseImage:
     """The base image, on disk or in the engine, which pulls it if needed."""
     reference = plan.resolution.spec.base
-    if reference is not None and images.is_on_disk(reference):
-        return images.read_disk_base(reference, platform)
+    if reference is not None and is_on_disk(reference):
+        return read_disk_base(reference, platform)
     if client is None or platform != build_platform():
-        name = brief_reference(images.chosen_base(reference))
+        name = brief_reference(chosen_base(reference))
         architecture = ARCHITECTURES[platform]
         raise ToolMissing(
             f"No Docker engine of this machine has the base image {name} for {platform}.",
             advice=f"`skopeo copy --override-arch {architecture} docker://{name} oci:DIR` puts it on "
             "disk; --base oci:DIR names it.",
         )
-    return images.find_engine_base(client, reference, context.progress)
+    return find_engine_base(client, reference, context.progress)
 
 
 def render_job(
@@ -166,16 +171,16 @@ def run_argv(
     user; None: the image's own. Raises InvalidSpec if the command's script is not in the container,
     or the server could not save.
     """
-    client = images.require_engine(
+    client = require_engine(
         f"`provision image contract {plan.name}` shows how other engines run it"
     )
     reference = image_reference(plan, options)
     if options.reference is None:
         layout = context.folders.images / plan.name
-        reference = images.runnable_name(client, layout, reference)
+        reference = runnable_name(client, layout, reference)
     if folder is not None:
         options = _in_folder(client, options, folder)
-    unmet = images.unmet_requirements(client, reference, plan.name)
+    unmet = unmet_requirements(client, reference, plan.name)
     require_script(context, plan, command, options.mounts)
     if "gpus" in unmet and plan.resolution.cuda is not None:
         context.progress.warn(
@@ -238,4 +243,4 @@ def _in_folder(client: Any, options: launch.RunOptions, folder: Path) -> launch.
 def image_reference(plan: Plan, options: launch.RunOptions) -> str:
     if options.reference is not None:
         return options.reference
-    return images.image_reference(plan.name, require_lock(plan))
+    return config.image_reference(plan.name, require_lock(plan))

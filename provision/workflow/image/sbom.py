@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 
-from provision import image as images
 from provision import lockfile as locks
 from provision.core.errors import StaleLock, ToolMissing
 from provision.core.platforms import Platform, build_platform, image_folder
 from provision.core.sbom import Sbom, read_licenses
 from provision.core.types import Image
 from provision.image import sbom as sboms
+from provision.image.build import built_image
 from provision.resolver import spec as specs
 from provision.workflow.context import Context, existing_environments
 
@@ -22,7 +22,7 @@ def environment_image(context: Context, name: str, platform: Platform | None = N
     """
     platform = platform or build_platform()
     folder = context.folders.envs / specs.check_name(name)
-    image = images.built_image(context.folders.images / image_folder(name, platform), name)
+    image = built_image(context.folders.images / image_folder(name, platform), name)
     option = "" if platform == build_platform() else f" --platform {platform}"
     advice = f"`provision image build {name}{option}` makes it."
     if image is None:

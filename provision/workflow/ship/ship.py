@@ -68,7 +68,7 @@ def _test_wave(
     """Why the smoke test does not pass on nodes; empty if it does."""
     from provision.workflow.plan import BuildRequest  # the smoke test is not for every ship
     from provision.workflow.smoke.nodes import NodesRequest, smoke_nodes
-    from provision.workflow.smoke.runner import SmokeRequest
+    from provision.workflow.smoke.request import SmokeRequest
     from provision_runtime.report.model import succeeded
 
     selection = replace(request.selection, nodes=tuple(nodes))

@@ -27,11 +27,12 @@ from provision.workflow.plan import BuildRequest, Plan, make_plan
 from provision.workflow.smoke import isolation
 from provision.workflow.smoke import node_groups as groups_smoke
 from provision.workflow.smoke import nodes_report as smoke_nodes_report
+from provision.workflow.smoke import request as smoke_requests
 from provision.workflow.smoke import runner as smoke_runner
 from provision.workflow.smoke.isolation import Group, GroupVerdict
 from provision.workflow.smoke.node_groups import PreparedNode
 from provision.workflow.smoke.nodes_report import NodesResult, Round
-from provision.workflow.smoke.runner import SmokeRequest
+from provision.workflow.smoke.request import SmokeRequest
 from provision_runtime.report import model
 from provision_runtime.report.text import format_count
 
@@ -67,7 +68,7 @@ def smoke_nodes(context: Context, request: BuildRequest, nodes: NodesRequest) ->
             "Kubernetes nodes run only pods, so the smoke test is a job there.",
             advice="Start it with `provision launch`: docs/smoke-nodes.md has the command.",
         )
-    smoke_runner.check(test)
+    smoke_requests.check(test)
     usable, left_out = _usable_nodes(nodes)
     out = (test.out or context.folders.smoke(plan.name)).absolute() / FOLDER
     shutil.rmtree(out, ignore_errors=True)  # of an earlier test
@@ -212,7 +213,7 @@ class _NodesRun:
         text = clustershell.fold(groups[0]) if len(groups) == 1 else f"{len(groups)} groups at once"
         self.context.progress.info(f"testing {purpose}: {text}")
         test = self.test
-        argv = smoke_runner.arguments(self.plan.resolution, replace(test, ranks=None))
+        argv = smoke_requests.arguments(self.plan.resolution, replace(test, ranks=None))
         if purpose not in isolation.FIRST_TESTS:
             # When all nodes have imported torch once, none waits long for one that does not come;
             # of two deadlines of a phase, the user's is the later.

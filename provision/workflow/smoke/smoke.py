@@ -7,7 +7,7 @@ import shutil
 from dataclasses import replace
 from typing import Any
 
-from provision import image as images
+from provision.adapters.docker import require_engine
 from provision.core.paths import make_private_directory
 from provision.core.types import Image, Prefix, SmokeResult, SmokeTarget
 from provision.environment.activation import activation_variables
@@ -18,19 +18,20 @@ from provision.workflow.image.sbom import environment_image
 from provision.workflow.passport import record_smoke
 from provision.workflow.plan import BuildRequest, Plan, make_plan
 from provision.workflow.project import require_prefix
+from provision.workflow.smoke import request as smoke_requests
 from provision.workflow.smoke import runner as smoke_runner
 
 
 def smoke(context: Context, request: BuildRequest, *, with_image: bool) -> list[SmokeResult]:
     """Test an environment in its prefix, and perhaps in its image. Its passport gets the verdicts."""
     plan = make_plan(context, request)
-    smoke_runner.check(plan.smoke_request)
+    smoke_requests.check(plan.smoke_request)
     prefix = require_prefix(context.folders, plan.name, request.prefix)
     client, image = None, None
     targets: list[SmokeTarget] = ["prefix"]
     if with_image:
         image = environment_image(context, plan.name)
-        client = images.require_engine("leave --image out")
+        client = require_engine("leave --image out")
         targets.append("image")
     ensure_runtime(context, prefix)
     results = [smoke_in(context, plan, target, prefix, image, client) for target in targets]
@@ -70,7 +71,7 @@ def smoke_in(
         status, output = container_smoke.run_smoke(
             client,
             image,
-            smoke_runner.arguments(plan.resolution, replace(request, folder=None)),
+            smoke_requests.arguments(plan.resolution, replace(request, folder=None)),
             out,
             folder=request.folder,
             timeout_s=request.timeout_s + smoke_runner.STARTING_S,

@@ -17,7 +17,7 @@ from provision.core.yaml_text import parse_yaml
 from provision.verbs.image.command import ContainerSettings
 from provision.verbs.launch.settings import LaunchSettings
 from provision.verbs.ship.command import ShipSettings
-from provision.workflow.smoke.runner import SETTINGS
+from provision.workflow.smoke.request import SETTINGS
 from provision_runtime.report import findings
 from tests.conftest import ROOT
 

@@ -14,11 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from provision import __version__, image
+from provision import __version__
 from provision.core.errors import NoSpace
 from provision.core.spec_fields import Spec
 from provision.core.types import Image, Lock, LockedPackage, MeterContext, Resolution
 from provision.image import oci_layout
+from provision.image.base import BaseImage
+from provision.image.build import build_image
+from provision.image.cache_key import Recipe
 from tests.unit.image.test_image_layers import archive as layer_of
 
 LIBC = b"GNU C Library (Debian GLIBC 2.36-9) stable release version 2.36."
@@ -55,7 +58,7 @@ def archive() -> list[bytes]:
     return [buffer.getvalue()]
 
 
-BASE = image.BaseImage(
+BASE = BaseImage(
     reference="mine:1",
     digest="sha256:base",
     size=len(LAYER),
@@ -115,12 +118,12 @@ def build(
     folder: Path,
     install: Callable[[Path], None] = install,
     lock: Lock = LOCK,
-    base: image.BaseImage = BASE,
+    base: BaseImage = BASE,
     code: bytes = b"print('smoke')\n",
 ) -> Image:
     runtime = {"provision_runtime/__main__.py": code}
-    return image.build_image(
-        image.Recipe(resolution=RESOLUTION, lock=lock, base=base, runtime=runtime),
+    return build_image(
+        Recipe(resolution=RESOLUTION, lock=lock, base=base, runtime=runtime),
         layout=folder / "images" / "toy",
         install=install,
         byte_code=None,

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from provision import image
 from provision.adapters.installed_files import INSTALL_RECORD
 from provision.core.errors import IntegrityError
 from provision.core.types import Image
 from provision.image import oci_layout
+from provision.image.build import build_image
+from provision.image.cache_key import Recipe
 from tests.unit.image.test_image_build import BASE, LOCK, PYTHON, RESOLUTION, Quiet
 from tests.unit.image.test_image_layer_build import _locked
 from tests.unit.image.test_image_tree_files import install
@@ -69,8 +70,8 @@ def install_packages(staging: Path) -> None:
 
 def build(prefix: Path, layout: Path) -> Image:
     lock = replace(LOCK, packages=(PYTHON, _locked("greet", "1.0")))
-    return image.build_image(
-        image.Recipe(resolution=RESOLUTION, lock=lock, base=BASE, runtime={}),
+    return build_image(
+        Recipe(resolution=RESOLUTION, lock=lock, base=BASE, runtime={}),
         layout=layout,
         install=install_packages,
         byte_code=prefix,

@@ -14,11 +14,14 @@ from typing import Any
 
 import pytest
 
-from provision import image, launch
+from provision import launch
 from provision.core.errors import InvalidSpec
 from provision.core.types import Image, LockedPackage
 from provision.image import oci_layout
+from provision.image.build import build_image
 from provision.image.cache_key import Recipe
+from provision.image.code import built_code, read_code
+from provision.image.config import creation_time
 from provision.workflow.image.code import relative_script, require_script
 from tests.unit.image.test_image_build import BASE, LOCK, RESOLUTION
 from tests.unit.image.test_image_layer_build import RUNTIME, Lab, Listening
@@ -76,9 +79,9 @@ def build(
         lock=replace(LOCK, packages=(*LOCK.packages, *packages)),
         base=BASE,
         runtime=RUNTIME,
-        code=image.read_code(project),
+        code=read_code(project),
     )
-    return image.build_image(
+    return build_image(
         recipe,
         layout=lab.root / "images" / "toy",
         install=install_editables,
@@ -108,13 +111,13 @@ def test_tracked_files_are_the_last_layer_and_the_commit_is_a_label(
     commit = git(project, "rev-parse", "HEAD").strip()
     assert manifest.annotations["org.opencontainers.image.revision"] == commit
     assert "org.provision.code.changed" not in manifest.annotations
-    assert "workspace/src/lab/__init__.py" in (image.built_code(built.layout) or ())
+    assert "workspace/src/lab/__init__.py" in (built_code(built.layout) or ())
     assert build(lab, project).manifest_digest == built.manifest_digest
     (project / "train.py").write_text("changed")
     changed = build(lab, project)
     assert changed.layers[:-1] == built.layers[:-1] and changed.layers[-1] != built.layers[-1]
     assert oci_layout.read_image(changed).annotations["org.provision.code.changed"] == "1"
-    summary = image.read_code(project).summary
+    summary = read_code(project).summary
     assert "not committed: train.py" in summary and "not track: notes.txt" in summary
 
 
@@ -122,7 +125,7 @@ def test_tracked_files_are_the_last_layer_and_the_commit_is_a_label(
 def test_a_folder_of_the_repository(project: Path) -> None:
     (project / "src" / "lab" / "__init__.py").write_text("changed")
     (project / "train.py").write_text("changed")
-    code = image.read_code(project / "src")
+    code = read_code(project / "src")
     assert [entry.path for entry in code.entries if entry.kind == "file"] == [
         "workspace/lab/__init__.py"
     ]
@@ -139,7 +142,7 @@ def test_a_file_of_any_name_is_in_the_image(tmp_path: Path, project: Path, name:
     built = build(Lab(tmp_path), project)
     assert f"workspace/{os.fsdecode(name)}" in members(built)
     (project / os.fsdecode(name)).write_text("changed")
-    assert image.read_code(project).tree.changed == (os.fsdecode(name),)
+    assert read_code(project).tree.changed == (os.fsdecode(name),)
 
 
 @pytest.mark.needs("git")
@@ -151,7 +154,7 @@ def test_what_git_does_not_compare_is_a_change(project: Path, bit: str, is_there
     (project / "train.py").write_text("changed")
     if not is_there:
         (project / "train.py").unlink()
-    code = image.read_code(project)
+    code = read_code(project)
     assert code.tree.changed == ("train.py",)
     assert ("train.py" in code.tree.files) is is_there
 
@@ -168,14 +171,14 @@ def test_settings_hide_nothing_from_the_summary(project: Path, tmp_path: Path) -
     git(project, "config", "log.showSignature", "true")
     (project / "notes.txt").write_text("")
     (project / "libs" / "module" / "train.py").write_text("changed")
-    code = image.read_code(project)
+    code = read_code(project)
     assert code.tree.changed == ("libs/module",)
     assert code.tree.untracked == ("notes.txt",)
     assert "workspace/libs/module/src/lab/__init__.py" in [entry.path for entry in code.entries]
     # It is the repository's, but not of this work tree.
     git(project, "worktree", "add", "--quiet", str(tmp_path / "second"))
     with pytest.raises(InvalidSpec, match="libs/module is a submodule that is not checked out"):
-        image.read_code(tmp_path / "second")
+        read_code(tmp_path / "second")
 
 
 @pytest.mark.needs("git")
@@ -190,7 +193,7 @@ def test_files_in_conflict_and_folders_in_their_place(project: Path) -> None:
         git(project, "merge", "two")
     (project / "run.sh").unlink()
     (project / "run.sh").mkdir()
-    tree = image.read_code(project).tree
+    tree = read_code(project).tree
     assert tree.files.count("train.py") == 1
     assert "run.sh" not in tree.files
     assert set(tree.changed) == {"train.py", "run.sh"}
@@ -220,10 +223,10 @@ def test_an_editable_package_finds_its_folder_in_the_image(tmp_path: Path, proje
 def test_code_without_a_commit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))  # it may lie in a checkout
     with pytest.raises(InvalidSpec, match="not in a git repository with a commit"):
-        image.read_code(tmp_path)
+        read_code(tmp_path)
     git(tmp_path, "init", "--quiet", "--bare", "bare")
     with pytest.raises(InvalidSpec, match="not in a git repository with a commit"):
-        image.read_code(tmp_path / "bare")
+        read_code(tmp_path / "bare")
 
 
 @pytest.mark.parametrize(
@@ -238,7 +241,7 @@ def test_code_without_a_commit_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
 def test_an_image_has_the_date_of_what_it_is_made_of(
     environment: dict[str, str], as_of: str | None, committed: int | None, created: int
 ) -> None:
-    assert image.creation_time(environment, replace(LOCK, as_of=as_of), committed) == created
+    assert creation_time(environment, replace(LOCK, as_of=as_of), committed) == created
 
 
 @pytest.mark.parametrize(

@@ -15,14 +15,16 @@ from typing import Any
 
 import pytest
 
-from provision import image, render
-from provision.adapters.docker import PING_TIMEOUT_S, engine_errors
+from provision import render
+from provision.adapters.docker import PING_TIMEOUT_S, connect_engine, engine_errors, require_engine
 from provision.catalog.data_files import load
 from provision.core import container
 from provision.core.errors import InvalidSpec, ToolMissing
 from provision.core.spec_fields import Spec
 from provision.core.types import Layer, Resolution
 from provision.image import base, config, container_smoke, own_files
+from provision.image.base import chosen_base
+from provision.image.config import source_date_epoch
 from provision.image.oci_layout import DIGEST
 from tests.unit.image import test_image_build as build
 
@@ -115,13 +117,13 @@ def test_image_config_is_complete() -> None:
     ("text", "epoch"), [(None, 315532800), ("", 315532800), ("0", 0), ("1700000000", 1700000000)]
 )
 def test_source_date_epoch(text: str | None, epoch: int) -> None:
-    assert image.source_date_epoch({} if text is None else {"SOURCE_DATE_EPOCH": text}) == epoch
+    assert source_date_epoch({} if text is None else {"SOURCE_DATE_EPOCH": text}) == epoch
 
 
 @pytest.mark.parametrize("text", ["yesterday", "-1", "1.5", "9" * 12])
 def test_invalid_source_date_epochs(text: str) -> None:
     with pytest.raises(InvalidSpec, match="SOURCE_DATE_EPOCH"):
-        image.source_date_epoch({"SOURCE_DATE_EPOCH": text})
+        source_date_epoch({"SOURCE_DATE_EPOCH": text})
 
 
 def test_repository_names() -> None:
@@ -151,7 +153,7 @@ def test_bases_we_ship_are_pinned_and_sourced() -> None:
     ],
 )
 def test_valid_references(reference: str) -> None:
-    assert image.chosen_base(reference) == reference
+    assert chosen_base(reference) == reference
 
 
 @pytest.mark.parametrize(
@@ -159,15 +161,15 @@ def test_valid_references(reference: str) -> None:
 )
 def test_invalid_references(reference: str) -> None:
     with pytest.raises(InvalidSpec, match="not an image reference"):
-        image.chosen_base(reference)
+        chosen_base(reference)
 
 
 def test_a_missing_engine_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "unix:///absent/docker.sock")
-    client, reason = image.connect_engine()
+    client, reason = connect_engine()
     assert (client, reason) == (None, "unix:///absent/docker.sock: No such file or directory")
     with pytest.raises(ToolMissing, match=r"No Docker engine answers.*--no-image"):
-        image.require_engine()
+        require_engine()
 
 
 @pytest.mark.filterwarnings(
@@ -186,7 +188,7 @@ def test_an_engine_that_accepts_but_never_answers(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(HTTPAdapter, "send", record_timeout)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{silent.getsockname()[1]}")
-        assert image.connect_engine()[0] is None
+        assert connect_engine()[0] is None
     assert timeouts == {PING_TIMEOUT_S}
 
 

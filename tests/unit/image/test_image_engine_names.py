@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 from docker.errors import NotFound
 
-from provision import image as images
 from provision.adapters import docker as engines
 from provision.core import tar
 from provision.core.errors import NoSpace, ProvisionError, ToolFailed
 from provision.core.types import Image, Layer
 from provision.image import docker, oci_layout
 from provision.image.config import LOCK_LABEL
+from provision.image.docker import load_image, removable_images, runnable_name, unmet_requirements
 from tests.paths import DATA
 from tests.unit.image.test_image_build import Quiet
 from tests.unit.image.test_image_disk_base import LAYERS, config, layout
@@ -119,17 +119,17 @@ def user_image(folder: Path, user: str) -> Image:
 def test_the_name_of_another_users_image_is_not_moved(tmp_path: Path) -> None:
     engine = ContainerdEngine()
     theirs, own = user_image(tmp_path, "theirs"), user_image(tmp_path, "own")
-    assert images.load_image(theirs, engine, Quiet())
+    assert load_image(theirs, engine, Quiet())
     before = dict(engine.tags)
     assert set(before) == {REFERENCE, "provision/lab:latest"}
-    assert images.load_image(own, engine, Quiet())
+    assert load_image(own, engine, Quiet())
     assert engine.tags == before
-    assert not images.load_image(own, engine, Quiet())  # found without a name
+    assert not load_image(own, engine, Quiet())  # found without a name
     own_id = docker.find_engine_id(own, engine)
     assert own_id not in before.values()
-    assert images.runnable_name(engine, own.layout, REFERENCE) == own_id
-    assert images.runnable_name(engine, theirs.layout, REFERENCE) == REFERENCE
-    assert images.removable_images(own.layout, engine) == {own_id: 1}
+    assert runnable_name(engine, own.layout, REFERENCE) == own_id
+    assert runnable_name(engine, theirs.layout, REFERENCE) == REFERENCE
+    assert removable_images(own.layout, engine) == {own_id: 1}
 
 
 def test_an_own_name_moves_to_the_newer_image(tmp_path: Path) -> None:
@@ -138,9 +138,9 @@ def test_an_own_name_moves_to_the_newer_image(tmp_path: Path) -> None:
     newer = replace(user_image(tmp_path, "newer"), layout=older.layout)
     settings = oci_layout.blob(tmp_path / "newer", newer.image_id).read_bytes()
     oci_layout.blob(older.layout, newer.image_id).write_bytes(settings)
-    images.load_image(older, engine, Quiet())
+    load_image(older, engine, Quiet())
     earlier = engine.tags[REFERENCE]
-    images.load_image(newer, engine, Quiet())
+    load_image(newer, engine, Quiet())
     assert engine.tags[REFERENCE] == engine.tags["provision/lab:latest"] != earlier
     assert earlier not in engine.by_id
 
@@ -148,13 +148,13 @@ def test_an_own_name_moves_to_the_newer_image(tmp_path: Path) -> None:
 def test_a_name_that_another_user_moved_is_not_removed(tmp_path: Path) -> None:
     engine = ContainerdEngine()
     own, theirs = user_image(tmp_path, "own"), user_image(tmp_path, "theirs")
-    images.load_image(own, engine, Quiet())
+    load_image(own, engine, Quiet())
     own_id = engine.tags[REFERENCE]
-    images.load_image(theirs, engine, Quiet())
+    load_image(theirs, engine, Quiet())
     their_id = docker.find_engine_id(theirs, engine)
     engine.tags[REFERENCE] = their_id  # `docker tag`
     assert own_id != their_id
-    assert list(images.removable_images(own.layout, engine)) == ["provision/lab:latest"]
+    assert list(removable_images(own.layout, engine)) == ["provision/lab:latest"]
 
 
 @pytest.mark.parametrize("has_runtime", [True, False])
@@ -169,8 +169,8 @@ def test_an_engine_without_nvidias_runtime_is_started_without_gpus(
             return {**super().info(), "Runtimes": runtimes}
 
     engine = Engine()
-    images.load_image(user_image(tmp_path, "own"), engine, Quiet())
-    unmet = images.unmet_requirements(engine, REFERENCE, "lab")
+    load_image(user_image(tmp_path, "own"), engine, Quiet())
+    unmet = unmet_requirements(engine, REFERENCE, "lab")
     assert unmet == (() if has_runtime else ("gpus", "memlock"))
 
 
@@ -187,15 +187,15 @@ def test_image_that_the_engine_could_not_unpack_is_not_loaded(
     engine, own = ContainerdEngine(), user_image(tmp_path, "own")
     engine.unpack_error = reason
     with pytest.raises(error, match=r"disk is full|exit status 1"):
-        images.load_image(own, engine, Quiet())
+        load_image(own, engine, Quiet())
     assert not engine.by_id and not engine.tags
 
 
 def test_layers_that_containerd_has_are_sent_again(tmp_path: Path) -> None:
     """It refuses an archive without them: nothing is sent twice."""
     engine = ContainerdEngine()
-    images.load_image(user_image(tmp_path, "theirs"), engine, Quiet())
-    images.load_image(user_image(tmp_path, "own"), engine, Quiet())
+    load_image(user_image(tmp_path, "theirs"), engine, Quiet())
+    load_image(user_image(tmp_path, "own"), engine, Quiet())
     assert engine.archives == 2
 
 

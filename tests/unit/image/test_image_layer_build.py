@@ -17,12 +17,13 @@ from typing import Any
 
 import pytest
 
-from provision import image
 from provision.core.errors import IntegrityError, InvalidSpec
 from provision.core.types import Image, LockedPackage
 from provision.image import compress, config, export, layer_build, layer_cache, oci_layout
+from provision.image.build import build_image
 from provision.image.cache_key import Recipe
-from provision.image.layers import LARGE, LayerEntry
+from provision.image.layer_groups import LARGE
+from provision.image.layers import LayerEntry
 from tests.unit.image.test_image_build import BASE, LOCK, PYTHON, RESOLUTION, Quiet
 from tests.unit.image.test_image_tree_files import install
 
@@ -73,7 +74,7 @@ class Lab:
         resolution = replace(RESOLUTION, spec=replace(RESOLUTION.spec, name=name))
         self.progress = Listening()
         recipe = Recipe(resolution=resolution, lock=lock, base=BASE, runtime=RUNTIME)
-        return image.build_image(
+        return build_image(
             replace(recipe, **changed),
             layout=self.root / "images" / name,
             install=self.install(versions),
@@ -248,7 +249,7 @@ def test_too_old_base_is_refused_before_the_build(lab: Lab) -> None:
     with pytest.raises(
         InvalidSpec, match=r"has glibc 2\.36, but the environment was locked for 2\.99 or newer"
     ):
-        image.build_image(
+        build_image(
             Recipe(resolution=RESOLUTION, lock=lock, base=BASE, runtime=RUNTIME),
             layout=lab.root / "images" / "toy",
             install=lab.install({}),
@@ -399,7 +400,7 @@ def test_conda_cuda_packages_have_their_own_layer(tmp_path: Path) -> None:
 
     def build(version: str) -> Image:
         lock = replace(LOCK, packages=(replace(PYTHON, version=version), cudnn), sha256=version)
-        return image.build_image(
+        return build_image(
             Recipe(resolution=RESOLUTION, lock=lock, base=BASE, runtime=RUNTIME),
             layout=tmp_path / "images" / "toy",
             install=install_conda(version),

@@ -16,7 +16,7 @@ from provision.adapters.zstd import zstd
 from provision.core.errors import IntegrityError
 from provision.core.tar import CHUNK
 from provision.core.types import LockedPackage, Manager
-from provision.image import layers
+from provision.image import layer_groups, layers
 from provision.image.layers import LayerEntry
 
 
@@ -200,13 +200,13 @@ def package(name: str, manager: Manager = "pip", version: str = "1.0") -> Locked
         ("pip", "torch", 10**9, "torch"),
         ("pip", "triton", 0, "torch"),
         ("pip", "torchvision", 6_999_999, "large"),
-        ("pip", "numpy", layers.LARGE, "large"),
-        ("pip", "numpy", layers.LARGE - 1, "rest"),
+        ("pip", "numpy", layer_groups.LARGE, "large"),
+        ("pip", "numpy", layer_groups.LARGE - 1, "rest"),
         ("pip", "Jinja2", 0, "rest"),
     ],
 )
 def test_the_group_of_a_package(manager: Manager, name: str, size: int, group: str) -> None:
-    assert layers.group_of(package(name, manager), size) == group
+    assert layer_groups.group_of(package(name, manager), size) == group
 
 
 def test_a_file_that_grows_or_shrinks_while_it_is_read_is_refused(tmp_path: Path) -> None:

@@ -10,11 +10,12 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
-from provision import image, launch
+from provision import launch
 from provision.cli.main import cli
 from provision.core.errors import InvalidSpec, ToolMissing
 from provision.core.process import exec_command
 from provision.core.types import LockedPackage
+from provision.image.base import parse_engine_reference
 from tests.unit.image.test_image_config import LOCK, resolution
 from tests.unit.launch.test_launch_contract import infiniband
 
@@ -71,7 +72,7 @@ def test_folders_of_any_name_are_mounted(source: str, field: str) -> None:
 @pytest.mark.parametrize("written", ["oci:/x y", "oci:/x", "A B", "", "-v"])
 def test_invalid_image_names(written: str) -> None:
     with pytest.raises(InvalidSpec, match="is not an image reference"):
-        image.parse_engine_reference(written)
+        parse_engine_reference(written)
 
 
 @pytest.mark.parametrize(

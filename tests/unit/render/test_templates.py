@@ -11,10 +11,11 @@ from typing import Any, NoReturn
 import pytest
 from click.testing import CliRunner, Result
 
-from provision import ci, image, launch, render
+from provision import ci, launch, render
 from provision.catalog import TEMPLATES
 from provision.cli.main import cli
 from provision.core.errors import InvalidSpec
+from provision.image.config import dockerfile_context
 from provision.render import templates
 from tests.paths import ROOT
 from tests.unit.image.test_image_config import LOCK, resolution
@@ -146,7 +147,7 @@ def test_dockerfile_and_run_contract_from_lab_templates(lab: Path) -> None:
     template(
         lab, "Dockerfile", '{% include "provision/Dockerfile.j2" %}LABEL lab={{ name | shell }}\n'
     )
-    values = image.dockerfile_context(resolution(), LOCK)
+    values = dockerfile_context(resolution(), LOCK)
     text = render.render_dockerfile("toy", values, templates)[render.DOCKERFILE]
     lines = text.splitlines()
     assert lines[1].startswith("# Made by provision from spec.yml and templates/Dockerfile.j2;")
@@ -212,7 +213,7 @@ def template_variables() -> dict[str, dict[str, Any]]:
     settings = ci.WorkflowSettings(install=".")
     paths = ci.WorkflowPaths(jobs_command=("provision",))
     values = {
-        render.DOCKERFILE: image.dockerfile_context(resolution(), LOCK),
+        render.DOCKERFILE: dockerfile_context(resolution(), LOCK),
         **dict.fromkeys(render.CONTRACTS.values(), contract),
         **{
             render.CONTRACTS[format]: {**launch.file_context(resolution(), "lab:1"), "made_by": ""}

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from provision import image as images
 from provision.core.errors import IntegrityError, Unreachable
 from provision.core.paths import Folders
 from provision.core.types import Pin, Prefix
@@ -85,7 +84,7 @@ def test_no_image_is_made_of_a_lock_without_what_was_requested(
     monkeypatch.setattr(image, "_find_base", lambda *_: "a base")
     monkeypatch.setattr(image, "image_code", lambda *_: None)
     monkeypatch.setattr(image, "_recipe", lambda *_: "a recipe")
-    monkeypatch.setattr(images, "find_image", lambda *_, **__: None)
+    monkeypatch.setattr(image, "find_image", lambda *_, **__: None)
     prefix = Prefix(name="lab", path=tmp_path / "lab", lock_sha256="1")
     with pytest.raises(IntegrityError, match=r"has no torch, which the request needs"):
         image.ensure_image(

@@ -18,7 +18,7 @@ from provision.verbs.join.settings_text import joined_settings
 from provision.workflow.context import Context
 from provision.workflow.lab_definition import Cluster, LabEnvironment, Policy, read_lab
 from provision.workflow.plan import BuildRequest, make_plan
-from provision.workflow.smoke.runner import SmokeRequest
+from provision.workflow.smoke.request import SmokeRequest
 from tests.paths import ROOT
 from tests.progress import Recorder
 

@@ -17,8 +17,9 @@ from provision import resolver
 from provision.cli.smoke_output import smoke_lines
 from provision.core.errors import CheckFailed, InvalidSpec
 from provision.resolver import spec
+from provision.workflow.smoke import request as smoke_requests
 from provision.workflow.smoke import runner as smoke_runner
-from provision.workflow.smoke.runner import with_settings
+from provision.workflow.smoke.request import with_settings
 from provision_runtime.smoke import options
 from provision_runtime.smoke.options import PHASES
 from tests import evidence
@@ -119,20 +120,20 @@ def test_failed_phase_is_named(tmp_path: Path) -> None:
     assert smoke_runner.failures([result]) == [sentence]
 
 
-def argv_of(request: smoke_runner.SmokeRequest, **build: Any) -> str:
+def argv_of(request: smoke_requests.SmokeRequest, **build: Any) -> str:
     resolution = resolver.resolve(spec.combine({}, build, name=""))
-    return " ".join(smoke_runner.arguments(resolution, request))
+    return " ".join(smoke_requests.arguments(resolution, request))
 
 
 def test_arguments_contain_the_locked_expectations() -> None:
-    argv = argv_of(smoke_runner.SmokeRequest(), torch="2.3", cuda="12.1")
+    argv = argv_of(smoke_requests.SmokeRequest(), torch="2.3", cuda="12.1")
     assert "--expect-torch 2.3.1+cu121 --expect-cuda 12.1 --expect-nccl 2.20.5" in argv
-    cpu = argv_of(smoke_runner.SmokeRequest(), torch="2.13", cpu=True)
+    cpu = argv_of(smoke_requests.SmokeRequest(), torch="2.13", cpu=True)
     assert "--expect-cuda none" in cpu and "--expect-nccl" not in cpu
 
 
 def test_every_option_of_a_request_is_passed_on() -> None:
-    request = smoke_runner.SmokeRequest(
+    request = smoke_requests.SmokeRequest(
         ranks=4,
         profile="full",
         only=("barrier", "ddp"),
@@ -160,23 +161,23 @@ def test_contradicting_options_are_refused_before_the_run(
     fields: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InvalidSpec, match=message):
-        smoke_runner.check(smoke_runner.SmokeRequest(**fields))
+        smoke_requests.check(smoke_requests.SmokeRequest(**fields))
 
 
 @pytest.mark.parametrize("ranks", [3, None])  # None: the machine decides
 def test_a_fault_of_an_existing_rank_is_accepted(ranks: int | None) -> None:
-    smoke_runner.check(smoke_runner.SmokeRequest(ranks=ranks, inject=("die:2:ddp",)))
+    smoke_requests.check(smoke_requests.SmokeRequest(ranks=ranks, inject=("die:2:ddp",)))
 
 
 def test_host_and_runtime_have_the_same_default_timeout() -> None:
-    assert smoke_runner.SmokeRequest().timeout_s == options.parse(["--out", "."]).timeout_s
+    assert smoke_requests.SmokeRequest().timeout_s == options.parse(["--out", "."]).timeout_s
 
 
 def test_settings_fill_what_a_request_leaves_open() -> None:
     texts = "ranks=4 backend=gloo device=cpu profile=full only=ddp,barrier skip=compute"
     texts += " require_gpu=true strict=true timeout=30 deadline=5,ddp=9 folder=a"
-    filled = with_settings(smoke_runner.SmokeRequest(ranks=2), texts.split())
-    assert filled == smoke_runner.SmokeRequest(
+    filled = with_settings(smoke_requests.SmokeRequest(ranks=2), texts.split())
+    assert filled == smoke_requests.SmokeRequest(
         ranks=2,
         backend="gloo",
         device="cpu",
@@ -194,13 +195,13 @@ def test_settings_fill_what_a_request_leaves_open() -> None:
 @pytest.mark.parametrize("text", ["rank=4", "ranks=four", "strict=yes", "timeout=soon"])
 def test_a_setting_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(InvalidSpec):
-        with_settings(smoke_runner.SmokeRequest(), [text])
+        with_settings(smoke_requests.SmokeRequest(), [text])
 
 
 @pytest.mark.parametrize("text", ["backend=mpi", "profile=long", "device=tpu", "timeout=-1"])
 def test_the_smoke_test_judges_the_values_of_settings(text: str) -> None:
     with pytest.raises(InvalidSpec):
-        smoke_runner.check(with_settings(smoke_runner.SmokeRequest(), [text]))
+        smoke_requests.check(with_settings(smoke_requests.SmokeRequest(), [text]))
 
 
 def test_smoke_tests_own_refusal_is_passed_on(tmp_path: Path) -> None:
@@ -220,4 +221,4 @@ def test_earlier_report_is_not_reused(tmp_path: Path) -> None:
 
 def test_the_host_waits_little_longer_than_the_smoke_test() -> None:
     """The smoke test ends itself; the host's own deadline is only for a Python that cannot start."""
-    assert smoke_runner.STARTING_S <= smoke_runner.TIMEOUT_S
+    assert smoke_runner.STARTING_S <= smoke_requests.TIMEOUT_S
