@@ -7,6 +7,7 @@ have an environment of the same name.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -61,10 +62,16 @@ def _text(path: Path) -> str:
 
 
 def described_names(envs: Path) -> list[str]:
-    """The environments in a folder; the virtual environments of others are none."""
+    """The environments in a folder; the virtual environments of others are none. Raises OSError for a
+    path that the system does not take."""
+    try:
+        names = [path.name for path in envs.iterdir()]
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise
+        return []
     files = ("spec.yml", "conda-lock.yml")
-    folders = envs.glob("*")
-    return sorted(path.name for path in folders if any(os.access(path / f, os.F_OK) for f in files))
+    return sorted(name for name in names if any(os.access(envs / name / f, os.F_OK) for f in files))
 
 
 def find_envs(start: Path) -> Path | None:

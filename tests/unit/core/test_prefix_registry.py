@@ -73,6 +73,8 @@ def test_described_are_folders_with_a_spec_or_a_lock(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).touch()
     (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to("loop")
+    assert described_names(tmp_path / "file") == described_names(tmp_path / "loop") == []
     (tmp_path / "e").mkdir()
     (tmp_path / "e" / "spec.yml").symlink_to("absent")
     assert described_names(tmp_path) == [".d", "a", "b"]
