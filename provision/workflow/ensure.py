@@ -118,7 +118,9 @@ def check_buildable(context: Context, plan: Plan) -> None:
 
 def ensure_inputs(plan: Plan) -> list[str]:
     """Write spec.yml and the files that are locked. Returns the names of the files that changed."""
-    return render.write_files(plan.folder, plan.input_texts(), force=plan.request.force)
+    written = render.write_files(plan.folder, plan.input_texts(), force=plan.request.force)
+    specs.read(plan.folder / render.SPEC)  # remembered: a second build writes nothing
+    return written
 
 
 def ensure_dockerfile(
