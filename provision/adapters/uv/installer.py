@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -16,11 +17,12 @@ from provision.adapters.installed_files import recorded_paths
 from provision.adapters.uv.configuration import IndexSettings
 from provision.adapters.uv.indexes import index_settings
 from provision.adapters.uv.resolve_request import UV_GLIBC, python_platform
-from provision.adapters.uv.uv_process import CHOOSE_ANOTHER, run_uv, uv_executable
+from provision.adapters.uv.uv_process import CACHE_VARIABLE, CHOOSE_ANOTHER, run_uv, uv_executable
 from provision.core.errors import Unreachable, Unsolvable
 from provision.core.mirrors import NO_MIRRORS, Mirrors, path_from_url
 from provision.core.platforms import Platform
 from provision.core.requirement_urls import EDITABLE
+from provision.core.settings import xdg_folder
 from provision.core.tempdirs import temporary_directory
 from provision.core.types import LockedPackage
 from provision_runtime.facts.digests import normal_path
@@ -61,8 +63,10 @@ def install_wheels(
 
 
 def cache_folder() -> Path:
-    """Where uv keeps what it downloads."""
-    return Path(run_uv([uv_executable(), "cache", "dir"], IndexSettings()).strip())
+    """Where uv keeps what it downloads (docs.astral.sh/uv/concepts/cache). uv is not asked: that needs
+    room for temporary files, and this is for errors of full disks."""
+    configured = index_settings().further.get("cache-dir", xdg_folder("CACHE") / "uv")
+    return Path(os.environ.get(CACHE_VARIABLE) or str(configured)).absolute()
 
 
 def recorded_wheels(prefix: Path) -> dict[str, set[str]]:

@@ -378,6 +378,25 @@ def test_only_for_uv_git_has_the_users_variables(tmp_path: Path, starter: str, s
     assert result.stdout == expected[seen], result.stderr
 
 
+@pytest.mark.parametrize("chosen", ["UV_CACHE_DIR", "XDG_CACHE_HOME", "uv.toml", "nothing"])
+def test_the_cache_is_where_uv_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chosen: str
+) -> None:
+    """Known without running uv, which needs room on the disk."""
+    for name in ("UV_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    if chosen == "uv.toml":
+        (tmp_path / "config" / "uv").mkdir(parents=True)
+        (tmp_path / "config" / "uv" / "uv.toml").write_text(f'cache-dir = "{tmp_path}/chosen"')
+    elif chosen != "nothing":
+        monkeypatch.setenv(chosen, str(tmp_path / "chosen"))
+    told = run([uv.uv_executable(), "cache", "dir"], cwd=tmp_path).stdout.strip()
+    monkeypatch.setattr(subprocess, "Popen", None)
+    assert uv.cache_folder() == Path(told)
+
+
 def test_a_relative_cache_starts_from_the_working_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
