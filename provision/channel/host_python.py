@@ -152,6 +152,8 @@ def _assemble(name: str, version: str, files: Path, channel: Path, *, depends: l
 
     The build string is a hash of its content, so that a file name never stands for two contents.
     """
+    from provision.channel.conda_package import write_conda_package
+
     build = f"h{_content_hash(files)[:8]}_0"
     package = channel / PLATFORM / f"{name}-{version}-{build}.conda"
     package.unlink(missing_ok=True)  # it may be linked to that of the channel before
@@ -164,8 +166,6 @@ def _assemble(name: str, version: str, files: Path, channel: Path, *, depends: l
         "subdir": PLATFORM,
         "timestamp": TIMESTAMP_MS,
     }
-    from provision.channel.conda_package import write_conda_package
-
     write_conda_package(package, files, index)
 
 

@@ -63,6 +63,7 @@ def read(path: Path) -> dict[str, Any]:
         text = read_source(path)
     except YamlError as error:
         raise InvalidSpec(error.in_file(path)) from error
+    # Facts and GPUs may change meanwhile: `combine` checks it again.
     content: dict[str, Any] = remembered("spec", path, text, lambda: parse(text, path))
     return content
 

@@ -75,16 +75,16 @@ def environments(context: Context) -> list[Environment]:
     """Every environment of the envs folder, and every prefix of this user, by name."""
     installed: dict[str, tuple[Prefix, Marker]] = {}
     for name, path in prefix_registry.list_prefixes(context.folders).items():
-        present = marker.read(path)
-        if present is not None and present.name == name:
-            installed[name] = present.prefix(path), present
+        recorded = marker.read(path)
+        if recorded is not None and recorded.name == name:
+            installed[name] = recorded.prefix(path), recorded
     described = described_names(context.folders.envs)
     with_kernel = {kernel.prefix for kernel in kernels.list_kernels()}
     rows = []
     for name in sorted({*described, *installed}):
-        prefix, present = installed.get(name, (None, None))
+        prefix, of_prefix = installed.get(name, (None, None))
         has_kernel = prefix is not None and prefix.path in with_kernel
-        rows.append(_environment(context, name, prefix, present, has_kernel=has_kernel))
+        rows.append(_environment(context, name, prefix, of_prefix, has_kernel=has_kernel))
     return rows
 
 
@@ -127,7 +127,7 @@ def _environment(
         prefix=prefix.path if prefix else None,
         state=state.state,
         reason=state.reason,
-        size=(recorded.size or None) if recorded else None,
+        size=(recorded and recorded.size) or None,
         installed_at=installed_at,
         image=image,
         image_size=disk_usage.measure(layout).size if image else 0,

@@ -11,7 +11,7 @@ MAX_NAMES = 8
 
 def name_ranks(ranks: Sequence[int]) -> str:
     """For messages: "rank 3", "ranks 0-3, 7", "ranks 0, 2, 4, 6, 8, 10, 12, 14 and 5 more"."""
-    names: list[str] = []
+    names = []
     # Ranks in a row are as far from their positions.
     for _, run in groupby(enumerate(sorted(ranks)), lambda pair: pair[1] - pair[0]):
         numbers = [str(rank) for _, rank in run]

@@ -104,8 +104,8 @@ def _diagnose(job: str, ranks: list[RankState], notes: list[str]) -> HangDiagnos
     verdict, summary = _verdict(ranks, absent)
     if absent:
         notes = [*notes, f"{name_ranks(absent)}: on other nodes, or not started; not examined"]
-    differences: list[str] = []
-    culprits: list[int] = []
+    differences = []
+    culprits = []
     cause: Cause | None = None
     if verdict in (HANG, FAILURE):
         differences = _differences(ranks)

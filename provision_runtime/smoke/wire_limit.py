@@ -139,7 +139,7 @@ def _nvlink_gb_s(host: HostWires) -> float:
     alone is impossible."""
     uuids = [uuid for uuid, _ in host.gpus]
     gpus = [host.wires["nvlink"].get(uuid) for uuid in uuids]
-    rates: list[float] = []
+    rates = []
     for gpu in gpus:
         if gpu is None or not gpu["links_gb_s"]:
             return 0.0
